@@ -1,1 +1,1 @@
-"""Images and sounds in requests. Separate processes fetch and decode them."""
+"""Images, sounds and videos in requests. Separate processes fetch and decode them."""

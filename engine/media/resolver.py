@@ -1,33 +1,48 @@
-"""Fetches and decodes the media of requests, and caches recent ones: a chat sends the same images
-with every turn."""
+"""Fetches and decodes the media of requests.
+
+The bytes are not trusted: a process without a network decodes them, and another one fetches URLs.
+In this process they are only compared and hashed.
+"""
 
 import asyncio
 import hashlib
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, cast
 
 import msgspec
 
 from specllama.engine import system
 from specllama.engine.errors import EngineError, invalid_request, not_supported, unavailable
-from specllama.engine.helpers.decode.decode_jobs import Decode, Decoded, Draw, Read, pages_decoder
-from specllama.engine.helpers.decode.decoder import Decoders
+from specllama.engine.helpers.decode.decode_jobs import (
+    Decode,
+    Decoded,
+    Draw,
+    Read,
+    Sample,
+    pages_decoder,
+)
+from specllama.engine.helpers.decode.decoder import Decoders, reads_videos
 from specllama.engine.helpers.fetch.fetch_jobs import Rules
 from specllama.engine.helpers.fetch.fetcher import Fetcher
-from specllama.engine.media.source import MediaSource
+from specllama.engine.media.frames import frame_parts, video_digest
+from specllama.engine.media.kept import KEEP_SECONDS, Kept
+from specllama.engine.media.source import MediaSource, SourceKind
 from specllama.engine.options.tables.multimodal import MediaInputOptions
 from specllama.engine.wire.media import (
     MAX_CHARACTERS,
     MAX_PAGES,
     NAMES,
+    NO_VIDEOS,
     NOT_READ,
+    VIDEO_NAMES,
     Document,
     Format,
+    FormatKind,
     Media,
     MediaKind,
     Page,
+    VideoFormat,
     format_of,
     is_pdf,
     kind_of,
@@ -38,72 +53,14 @@ from specllama.engine.wire.media import (
 
 log = logging.getLogger("specllama.engine.media")
 
-KEEP_SECONDS: Final = 600.0  # after its last use
-KEEP_BYTES: Final = 128 << 20  # of all media together
-
-Key = tuple[bytes, int]
-"""The digest of the file, and the sample rate; 0 for an image."""
-
-
-class Kept:
-    """A cache of recently used media, by the digests of their files.
-
-    `clock` returns the time in seconds. Expired media are removed at the next use of the cache, or
-    by `expire`.
-    """
-
-    def __init__(self, clock: Callable[[], float], n_bytes: int = KEEP_BYTES) -> None:
-        self._clock = clock
-        self._n_bytes = n_bytes
-        self._size = 0
-        self._media: OrderedDict[Key, tuple[Media, float]] = OrderedDict()
-
-    def get(self, digest: bytes, sample_rate: int) -> Media | None:
-        """Returns the medium of the file with this digest, as image or as sound of this rate; None
-        if it isn't cached."""
-        self.expire()
-        for key in ((digest, 0), (digest, sample_rate)):
-            if (found := self._media.pop(key, None)) is not None:
-                self._media[key] = found[0], self._clock()
-                return found[0]
-        return None
-
-    def put(self, media: Media, sample_rate: int) -> None:
-        """Adds a medium, and removes the least recently used ones if all exceed the size."""
-        key = media.digest, sample_rate if media.kind == "audio" else 0
-        if len(media.data) > self._n_bytes or key in self._media:
-            return
-        self._media[key] = media, self._clock()
-        self._size += len(media.data)
-        while self._size > self._n_bytes:
-            self._drop()
-
-    def expire(self) -> None:
-        """Removes expired media."""
-        oldest = self._clock() - KEEP_SECONDS
-        while self._media and next(iter(self._media.values()))[1] < oldest:
-            self._drop()
-
-    def __len__(self) -> int:
-        return len(self._media)
-
-    def _drop(self) -> None:
-        _, (media, _) = self._media.popitem(last=False)
-        self._size -= len(media.data)
-
-
-# ---- Fetches and decodes media.
-#
-# The bytes are not trusted: a process without a network decodes them, and another one fetches
-# URLs. In this process they are only compared and hashed.
-
-
 MAX_PIXELS: Final = 1 << 26  # of an image
+MAX_FRAME_PIXELS: Final = 1 << 25  # of a frame in a video file; 8K has fewer
+MAX_VIDEO: Final = 256 << 20  # bytes of the frames of a video, which are reduced to fit
 MAX_DECODED: Final = 512 << 20  # bytes of all media of a request, sent to the engine in one frame
 FETCHES: Final = 4  # simultaneous fetches of one request
 LARGE: Final = 1 << 18  # bytes; larger files are hashed in a thread
 
-_NOUNS: Final[dict[MediaKind, str]] = {"image": "an image", "audio": "a sound"}
+_NOUNS: Final[dict[SourceKind, str]] = {"image": "an image", "audio": "a sound", "video": "a video"}
 _NO_RULES: Final = MediaInputOptions()
 
 
@@ -131,8 +88,8 @@ class MediaDecoder:
         deadline: float | None = None,
     ) -> list[Media | Document]:
         """Returns all media and documents of one request, in order: a source of the kind "document"
-        becomes a `Document`, any other a `Media`. A source with a `stand_in` becomes a `Document`
-        of that text if this server doesn't support it.
+        and a video become a `Document`, any other a `Media`. A source with a `stand_in` becomes
+        a `Document` of that text if this server doesn't support it.
 
         `images` and `sample_rate` describe the model's projector; without a rate, it doesn't
         support sound. `deadline` is a time of the event loop. Cancelling ends the work.
@@ -215,11 +172,14 @@ class MediaDecoder:
             if source.kind == "document":
                 return await self._document(data, request)
             format = _format(data, source.kind)
-            if not request.takes(kind_of(format)):
-                raise not_supported(f"{kind_of(format)} input is not supported by this model")
+            kind = kind_of(format)
+            if not request.takes(kind):
+                raise not_supported(f"{kind} input is not supported by this model")
+            if kind == "video":
+                return await self._video(data, cast(VideoFormat, format), request)
             digest = await _digest(data)
             job = Decode(data, format, MAX_PIXELS, request.sample_rate, request.seconds_left)
-            return await self._media(job, digest, kind_of(format), request)
+            return await self._media(job, digest, kind, request)
         except EngineError as e:
             if _has_stand_in(source, e):
                 return Document([source.stand_in])
@@ -255,11 +215,38 @@ class MediaDecoder:
         except msgspec.DecodeError:
             raise invalid_request("it can't be decoded") from None
 
+    async def _video(self, data: bytes, format: VideoFormat, request: "_Request") -> Document:
+        if not reads_videos():
+            raise not_supported(NO_VIDEOS)
+        fps, interval = request.options.video_fps, request.options.video_timestamp_interval
+        digest = video_digest(await _digest(data), max(0.0, fps), max(0, interval))
+        video = self._kept.get(digest, 0)
+        if video is None:
+            job = Sample(
+                data,
+                format,
+                fps,
+                max(1, request.frames_left),
+                float(request.options.media_max_seconds),
+                MAX_FRAME_PIXELS,
+                MAX_VIDEO,
+            )
+            decoded = await self._decoders.decode(job)
+            if decoded.is_reduced:
+                size = decoded.width, decoded.height
+                log.warning("the frames of a video are reduced to %d x %d pixels", *size)
+            video = await asyncio.to_thread(frame_parts, decoded, job, digest, interval)
+            self._kept.put(video, 0)
+            self._expire_later()
+        assert isinstance(video, Document)
+        request.count_video(video)
+        return video
+
     async def _media(
         self, job: Decode | Draw, digest: bytes, kind: MediaKind, request: "_Request"
     ) -> Media:
         media = self._kept.get(digest, request.sample_rate)
-        if media is None:
+        if not isinstance(media, Media):
             media = _checked(await self._decoders.decode(job), digest, kind)
             self._kept.put(media, request.sample_rate)
             self._expire_later()
@@ -283,14 +270,16 @@ class _Request:
     """The remaining limits of a request."""
 
     def __init__(self, options: MediaInputOptions, *, images: bool, sample_rate: int) -> None:
+        self.options = options
         self.sample_rate = sample_rate
         self.seconds_left = float(options.media_max_seconds)
+        self.frames_left = options.video_max_frames
         self.n_left = self._n_most = options.media_max_count
         self._bytes_left = MAX_DECODED
         self._images = images
 
-    def takes(self, kind: MediaKind) -> bool:
-        return self._images if kind == "image" else self.sample_rate > 0
+    def takes(self, kind: FormatKind) -> bool:
+        return self.sample_rate > 0 if kind == "audio" else self._images
 
     def count_pages(self, n: int) -> None:
         """Raises EngineError if the model would get too many pages."""
@@ -301,6 +290,18 @@ class _Request:
                 f"{self._n_most}"
             )
 
+    def count_video(self, video: Document) -> None:
+        """Raises EngineError if the video exceeds a limit."""
+        images = [part for part in video.parts if isinstance(part, Media)]
+        self.frames_left -= sum(image.n_frames for image in images)
+        if self.frames_left < 0:
+            raise invalid_request(
+                f"the videos have more than the {self.options.video_max_frames} frames that are "
+                "allowed (--video-max-frames)"
+            )
+        for image in images:
+            self.count(image)
+
     def count(self, media: Media) -> None:
         """Raises EngineError if the medium exceeds a limit."""
         self._bytes_left -= len(media.data)
@@ -310,8 +311,8 @@ class _Request:
             raise invalid_request("the sounds take longer than --media-max-seconds together")
         if self._bytes_left < 0:
             raise invalid_request(
-                f"the images and sounds have more than {MAX_DECODED >> 20} MiB together after "
-                "decoding"
+                f"the images, sounds and videos have more than {MAX_DECODED >> 20} MiB together "
+                "after decoding"
             )
 
 
@@ -323,7 +324,7 @@ def _check(sources: Sequence[MediaSource], options: MediaInputOptions) -> None:
     """Raises EngineError for limits that can be checked before fetching."""
     if len(sources) > options.media_max_count:
         raise invalid_request(
-            f"the request has {len(sources)} images and sounds; the maximum is "
+            f"the request has {len(sources)} images, sounds and videos; the maximum is "
             f"{options.media_max_count}"
         )
     n_bytes = 0
@@ -354,14 +355,16 @@ def _forbidden(url: str, options: MediaInputOptions) -> str:
     return "the server fetches nothing from URLs unless --media-urls is specified"
 
 
-def _format(data: bytes, wanted: MediaKind | None) -> Format:
+def _format(data: bytes, wanted: SourceKind | None) -> Format:
     """Returns the format of a file of kind `wanted`. Raises EngineError."""
     if not data:
         raise invalid_request("it is empty")
     format = format_of(data)
-    if format is None:
-        raise invalid_request(f"it is not one of {NAMES}")
-    if wanted is not None and kind_of(format) != wanted:
+    if format is None or (wanted == "audio" and kind_of(format) == "video"):
+        names = VIDEO_NAMES if wanted == "video" else NAMES
+        raise invalid_request(f"it is not one of {names}")
+    # As in llama-server, a video may be in an image's place, and an image in a video's.
+    if wanted is not None and (wanted == "audio") != (kind_of(format) == "audio"):
         raise invalid_request(f"it is a {format} file where {_NOUNS[wanted]} is expected")
     return format
 
@@ -392,7 +395,7 @@ def _placed(error: EngineError, source: MediaSource) -> EngineError:
 
 def _too_many_bytes(options: MediaInputOptions) -> EngineError:
     return invalid_request(
-        f"the images and sounds have more than {options.media_max_bytes} bytes together"
+        f"the images, sounds and videos have more than {options.media_max_bytes} bytes together"
     )
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final, Literal, Self, TypeAlias
 
 from specllama.engine.errors import invalid_request
-from specllama.engine.wire.media import MediaKind
+from specllama.engine.wire.media import FormatKind
 
-SourceKind: TypeAlias = MediaKind | Literal["document"]
+SourceKind: TypeAlias = FormatKind | Literal["document"]
 
 _FETCHED: Final = re.compile(r"(https?|file)://", re.IGNORECASE)
 _SPACES: Final = re.compile(r"\s+")

@@ -1,4 +1,4 @@
-"""The messages between the server and a process that decodes images, sounds and PDF files.
+"""The messages between the server and a process that decodes images, sounds, videos and PDF files.
 
 A process works on one job at a time. Each `DecodeJob` is answered with one `Answer`.
 `DecodingStarted` is followed by the pixels or samples in `DecodedPart`s: the server reads many
@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from specllama.engine.wire.framing import Started
-from specllama.engine.wire.media import Format, Page
+from specllama.engine.wire.media import Format, Page, VideoFormat
 
 
 class Decode(msgspec.Struct, frozen=True, tag="decode"):
@@ -38,12 +38,27 @@ class Draw(msgspec.Struct, frozen=True, tag="draw"):
     page: int  # from 0
 
 
+class Sample(msgspec.Struct, frozen=True, tag="sample"):
+    """A video to take `fps` frames per second from (0: as many as it has), and the limits."""
+
+    data: bytes
+    format: VideoFormat
+    fps: float
+    max_frames: int
+    max_seconds: float
+    max_pixels: int  # of a frame in the file
+    max_bytes: int  # of all frames; the frames of longer videos are reduced
+
+
 class Decoded(msgspec.Struct, frozen=True):
-    """The pixels or samples, in the format of `engine.wire.media.Media`, or the pages."""
+    """The pixels or samples, in the format of `engine.wire.media.Media`, or the pages. Or all
+    frames of a video, `fps` per second; `is_reduced`: their size was reduced."""
 
     data: bytes
     width: int = 0
     height: int = 0
+    fps: float = 0.0
+    is_reduced: bool = False
 
 
 class DecodeRefused(msgspec.Struct, frozen=True, tag="refused"):
@@ -63,6 +78,8 @@ class DecodingStarted(msgspec.Struct, frozen=True, tag="begun"):
     n_bytes: int
     width: int
     height: int
+    fps: float = 0.0
+    is_reduced: bool = False
 
 
 class DecodedPart(msgspec.Struct, frozen=True, tag="part"):
@@ -73,7 +90,7 @@ class DecodedPart(msgspec.Struct, frozen=True, tag="part"):
 
 PART: Final = 1 << 18  # bytes
 
-DecodeJob = Decode | Read | Draw
+DecodeJob = Decode | Read | Draw | Sample
 Answer = DecodingStarted | DecodeRefused
 
 job_decoder = msgspec.msgpack.Decoder(DecodeJob)

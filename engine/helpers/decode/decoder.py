@@ -1,11 +1,12 @@
-"""Decodes images, sounds and PDF files, which are not trusted, in separate processes
+"""Decodes images, sounds, videos and PDF files, which are not trusted, in separate processes
 (`engine.helpers.decode.decode_main`)."""
 
 import asyncio
+import importlib.util
 import io
 import logging
 import signal
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 from specllama.engine.errors import invalid_request
@@ -16,6 +17,7 @@ from specllama.engine.helpers.decode.decode_jobs import (
     DecodeJob,
     DecodeRefused,
     DecodingStarted,
+    Sample,
     answer_decoder,
 )
 from specllama.engine.helpers.pool import PROCESSES, Helper, HelperPool
@@ -28,14 +30,22 @@ log = logging.getLogger("specllama.engine.helpers.decode")
 MEMORY_LIMIT: Final = 2 << 30  # bytes of address space, including the interpreter
 PROCESSOR_LIMIT: Final = 20.0  # s of CPU time of one job
 TIME_LIMIT: Final = 120.0  # s of one job, on a busy machine
+VIDEO_FACTOR: Final = 3  # times PROCESSOR_LIMIT for a video
+VIDEO_IDLE: Final = 60.0  # s without a video after which the process ends; it keeps much memory
 LARGE: Final = 1 << 20  # bytes of a job
 
 _TOO_LONG: Final = "decoding it takes too long"
 _TOO_LONG_CODE: Final = -signal.SIGXCPU if hasattr(signal, "SIGXCPU") else None
 
 
+@cache
+def reads_videos() -> bool:
+    """Returns whether the library for videos, an optional dependency, is installed."""
+    return importlib.util.find_spec("av") is not None
+
+
 class Decoders:
-    """Decodes files."""
+    """Decodes files. A video occupies a process of its own, so that images don't wait for it."""
 
     def __init__(
         self,
@@ -53,14 +63,22 @@ class Decoders:
             processes=processes,
             env=bare_environment(),
         )
+        self._videos = HelperPool[Answer | DecodedPart](
+            "a process that decodes videos",
+            decode_command(memory_limit, VIDEO_FACTOR * processor_limit, time_limit, videos=True),
+            answer_decoder,
+            processes=1,
+            env=bare_environment(),
+            idle=VIDEO_IDLE,
+        )
 
     @property
     def pids(self) -> list[int]:
         """The ids of the running processes."""
-        return self._pool.pids
+        return [*self._pool.pids, *self._videos.pids]
 
     async def decode(self, job: DecodeJob) -> Decoded:
-        """Returns the pixels, samples or pages of a file.
+        """Returns the pixels, samples, pages or frames of a file.
 
         Raises EngineError: invalid_request_error if the file can't be decoded within the limits, or
         crashes the process; server_error if no process can be started; unavailable_error after
@@ -69,8 +87,9 @@ class Decoders:
         data = frame(job)
         if len(data) > LARGE:
             await asyncio.sleep(0)  # writing copies the data: let other tasks run first
+        pool = self._videos if isinstance(job, Sample) else self._pool
         try:
-            answer = await self._pool.run(partial(self._answer, data=data), cancels=True)
+            answer = await pool.run(partial(self._answer, data=data), cancels=True)
         except ChildError as e:
             log.warning("decoding a file crashed its process with code %d", e.code)
             raise invalid_request("it makes its decoder crash") from e
@@ -80,7 +99,7 @@ class Decoders:
 
     async def stop(self) -> None:
         """Ends all processes; open jobs fail."""
-        await self._pool.stop()
+        await asyncio.gather(self._pool.stop(), self._videos.stop())
 
     async def _answer(
         self, helper: Helper[Answer | DecodedPart], data: bytes
@@ -120,4 +139,4 @@ async def _whole(
             found.write(part.data)
     except (EOFError, FrameError) as error:
         raise ChildError(await process.reap(GRACE)) from error
-    return Decoded(found.getvalue(), begun.width, begun.height)
+    return Decoded(found.getvalue(), begun.width, begun.height, begun.fps, begun.is_reduced)

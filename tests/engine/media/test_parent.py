@@ -7,6 +7,7 @@ import signal
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -32,6 +33,7 @@ from tests.support.media_files import (
     wav_file,
 )
 from tests.support.pdf_files import SCAN, encrypted, pdf, words
+from tests.support.video_files import sound_file, video_file
 
 pytestmark = pytest.mark.slow
 
@@ -115,6 +117,7 @@ def test_no_media_need_no_process() -> None:
         (b"hello", None, "it is not one of JPEG, PNG, GIF, BMP, WebP, WAV, MP3 or FLAC"),
         (SOUNDS["WAV"], "image", "it is a WAV file where an image is expected"),
         (IMAGES["PNG"], "audio", "it is a PNG file where a sound is expected"),
+        (b"OggS", "audio", "it is not one of JPEG, PNG, GIF, BMP, WebP, WAV, MP3 or FLAC"),
         (IMAGES["PNG"][:40], "image", "it is a damaged or incomplete PNG file"),
         (
             png_of_size(40_000, 2),
@@ -189,10 +192,10 @@ def test_placeholders_of_media() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (MediaInputOptions(media_max_count=1), "2 images and sounds; the maximum is 1"),
+        (MediaInputOptions(media_max_count=1), "2 images, sounds and videos; the maximum is 1"),
         (
             MediaInputOptions(media_max_bytes=2 * len(IMAGES["PNG"]) - 1),
-            r"content\[1\]: the images and sounds have more than \d+ bytes together",
+            r"content\[1\]: the images, sounds and videos have more than \d+ bytes together",
         ),
     ],
 )
@@ -232,7 +235,7 @@ def test_decoded_media_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> 
         assert len(found) == 4
         info = await failure(decoder.decode([PNG, large, large, large]))
         assert info.message == (
-            "x: the images and sounds have more than 1 MiB together after decoding"
+            "x: the images, sounds and videos have more than 1 MiB together after decoding"
         )
         assert len(await decoder.decode([second, second], options, sample_rate=RATE)) == 2
         info = await failure(decoder.decode([second] * 3, options, sample_rate=RATE))
@@ -278,6 +281,104 @@ def test_nor_half_a_sample() -> None:
         assert "can't be decoded" in (await failure(decoder.decode([sound], sample_rate=1))).message
 
     run(use, lambda: Lying(Decoded(bytes(7))))
+
+
+# ---- videos ------------------------------------------------------------------------------
+
+FILM = video_file()  # 20 pictures in 2 s
+VIDEO = MediaSource(FILM, "video", "messages[0].content[2]")
+
+
+def test_videos() -> None:
+    decoders: list[Counting] = []
+
+    def counting() -> Counting:
+        decoders.append(Counting())
+        return decoders[0]
+
+    async def use(decoder: MediaDecoder) -> None:
+        options = MediaInputOptions(video_fps=2.0, video_timestamp_interval=1000)
+        [found, picture_, again] = await decoder.decode([VIDEO, PNG, VIDEO], options)
+        assert isinstance(found, Document)
+        assert isinstance(picture_, Media)
+        assert again == found
+        texts = [part if isinstance(part, str) else part.n_frames for part in found.parts]
+        assert texts == ["Video:", 1, "[0m0.00s]", 2, "[0m1.00s]", 1]
+        assert decoders[0].n_jobs == 2
+        [faster] = await decoder.decode([VIDEO], sample_rate=RATE)
+        assert isinstance(faster, Document)
+        assert len(faster.parts) == 7
+        assert decoders[0].n_jobs == 3
+        assert await decoder.decode([VIDEO], options) == [found]
+        assert decoders[0].n_jobs == 3
+
+    run(use, counting)
+
+
+def test_a_video_in_an_image_s_place_and_the_reverse() -> None:
+    async def use(decoder: MediaDecoder) -> None:
+        as_image, as_any = MediaSource(FILM, "image"), MediaSource(FILM)
+        first, *others = await decoder.decode([VIDEO, as_image, as_any])
+        assert isinstance(first, Document)
+        assert others == [first, first]
+        assert await decoder.decode([MediaSource(PNG.content, "video")]) == (
+            await decoder.decode([PNG])
+        )
+
+    run(use)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "reason"),
+    [
+        (b"hello", {}, "it is not one of MP4, QuickTime, WebM, Matroska"),
+        (SOUNDS["WAV"], {}, "it is a WAV file where a video is expected"),
+        (sound_file(), {}, "it contains no video"),
+        (FILM[:300], {}, "it is a damaged or incomplete MP4 file"),
+        (FILM, {"video_max_frames": 7}, "7 frames that are allowed (--video-max-frames)"),
+        (FILM, {"media_max_seconds": 1}, "longer than the 1 s that are allowed"),
+    ],
+)
+def test_videos_that_are_refused(content: bytes, options: dict[str, Any], reason: str) -> None:
+    async def use(decoder: MediaDecoder) -> None:
+        source = MediaSource(content, "video", "here")
+        info = await failure(
+            decoder.decode([source], MediaInputOptions(**options), sample_rate=RATE)
+        )
+        assert info.type == "invalid_request_error"
+        assert info.message.startswith("here: ")
+        assert reason in info.message
+
+    run(use)
+
+
+def test_frames_are_counted_together() -> None:
+    async def use(decoder: MediaDecoder) -> None:
+        for most in (16, 15):
+            options = MediaInputOptions(video_max_frames=most)
+            if most == 16:
+                assert len(await decoder.decode([VIDEO, VIDEO], options)) == 2
+            else:
+                info = await failure(decoder.decode([VIDEO, VIDEO], options))
+                assert "the videos have more than the 15 frames" in info.message
+
+    run(use)
+
+
+def test_videos_for_a_server_or_a_model_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(decoder: MediaDecoder) -> None:
+        info = await failure(decoder.decode([VIDEO], images=False, sample_rate=RATE))
+        assert info.type == "not_supported_error"
+        assert "video input is not supported by this model" in info.message
+        monkeypatch.setattr(parent, "reads_videos", lambda: False)
+        info = await failure(decoder.decode([VIDEO]))
+        assert info.type == "not_supported_error"
+        assert 'pip install "specllama[video]"' in info.message
+        stood_in = MediaSource(FILM, "video", stand_in="[video]")
+        assert await decoder.decode([stood_in]) == [Document(["[video]"])]
+        assert decoder.pids == []
+
+    run(use)
 
 
 def test_a_deadline() -> None:

@@ -1,7 +1,7 @@
 """The cache of decoded media."""
 
-from specllama.engine.media.resolver import KEEP_SECONDS, Kept
-from specllama.engine.wire.media import Media
+from specllama.engine.media.kept import KEEP_SECONDS, Kept
+from specllama.engine.wire.media import Document, Media
 
 
 class Clock:
@@ -37,6 +37,15 @@ def test_a_sound_is_that_of_its_rate() -> None:
     assert kept.get(b"s", 24000) is None
     assert kept.get(b"s", 0) is None
     assert kept.get(b"i", 24000) == kept.get(b"i", 0) == image(b"i")
+
+
+def test_the_parts_of_a_video() -> None:
+    kept = Kept(Clock(), n_bytes=9)
+    video = Document(["Video:", image(b"a"), "[0m0.00s]", image(b"b")], b"v")
+    kept.put(video, 16000)
+    assert kept.get(b"v", 0) == kept.get(b"v", 16000) == video
+    kept.put(image(b"c", 4), 0)  # 10 bytes together
+    assert kept.get(b"v", 0) is None
 
 
 def test_only_for_a_while() -> None:
