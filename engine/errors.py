@@ -24,7 +24,8 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     `final`: the same request would fail again, regardless of the type. `retry_after`: seconds after
     which a retry may succeed; 0: unknown. `estimated_wait_ms`: how long the request would wait for
     a slot, for an unavailable_error of the queue. `n_tokens`: how many tokens the request may use,
-    for a rate_limit_error of the engine."""
+    for a rate_limit_error of the engine. `reason`: what is wrong, for programs, if the type alone
+    doesn't say it."""
 
     type: ErrorType
     message: str
@@ -35,6 +36,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     n_prompt_tokens_is_lower_bound: bool = False
     estimated_wait_ms: int | None = None
     n_tokens: int = 0
+    reason: Literal["", "previous_response_not_found"] = ""
 
 
 class BackendError(Exception):

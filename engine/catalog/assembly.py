@@ -296,12 +296,14 @@ def _doubles(
     sections: Mapping[str, Section],
     cached: Sequence[CachedModel],
 ) -> list[str]:
-    """Returns the cached models that presets with `dedup-cache-models` also use, to hide them."""
-    wanted = [
-        entries[name].options.source.hf_repo
+    """Returns the cached models that presets with `dedup-cache-models` also use, themselves or as
+    draft models, to hide them."""
+    sources = [
+        entries[name].options.source
         for name, section in sections.items()
         if section.dedup_cache_models
     ]
+    wanted = [repository for each in sources for repository in (each.hf_repo, each.hf_repo_draft)]
     doubles = [model.name for repository in wanted if (model := named(cached, repository))]
     return [name for name in doubles if entries[name].source == "cache" and name not in sections]
 

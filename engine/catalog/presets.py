@@ -52,10 +52,11 @@ _DRAFT: Final = """
 """
 _CONTEXT: Final = """
     ctx_size parallel batch_size ubatch_size cont_batching kv_unified reproducible defrag_thold
-    cache_type_k cache_type_v swa_full ctx_checkpoints cache_prompt cache_reuse cache_ram
-    context_shift spm_infill slot_prompt_similarity
+    cache_type_k cache_type_v swa_full ctx_checkpoints checkpoint_min_step cache_prompt
+    cache_reuse cache_ram cache_idle_slots kv_unified_per_slot context_shift spm_infill
+    slot_prompt_similarity
 """
-_MEDIA: Final = "mmproj_offload image_min_tokens image_max_tokens"
+_MEDIA: Final = "mmproj_offload image_min_tokens image_max_tokens mtmd_batch_max_tokens"
 _DEVICES: Final = """
     threads threads_batch n_gpu_layers split_mode tensor_split main_gpu cpu_moe n_cpu_moe n_cpu_ffn
     fit fit_target fit_ctx flash_attn kv_offload op_offload mmap

@@ -116,14 +116,18 @@ class Inventory:
         async with self._turn:
             await self._reload()
 
-    async def _reload(self) -> None:
+    async def _reload(self, ended: CatalogEntry | None = None) -> None:
+        """Reads the list again. `ended` is a model whose download has ended: it stays listed until
+        the model in the cache, if there is one, takes its place."""
         try:
             entries, default = await asyncio.to_thread(self._catalog.read)
         except OptionError as error:
             raise server_error(f"the models can't be read again: {error}") from None
+        if ended is not None:
+            await self._members.remove(ended.name)
         found = {entry.name: entry for entry in entries}
         found |= {entry.name: entry for entry in self._members.fetching()}
-        before = dict(self._catalog.entries)
+        before = {name: each for name, each in self._catalog.entries.items() if each is not ended}
         for name in found.keys() - before.keys():
             self._members.add(found[name])
         self._catalog.replace(found.values(), default)
@@ -143,12 +147,13 @@ class Inventory:
         """After the download, replaces the entry by the model in the cache, if there is one."""
         await supervisor.fetched()
         async with self._turn:
-            if self._catalog.entries.get(entry.name) is entry:
-                await self._drop(entry)
+            is_listed = self._catalog.entries.get(entry.name) is entry
             try:
-                await self._reload()
+                await self._reload(ended=entry if is_listed else None)
             except EngineError as error:
                 log.warning("%s", error)
+                if is_listed:
+                    await self._drop(entry)
 
 
 def _check_name(name: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from specllama.engine.options import files
+from specllama.engine.options.declaration import INT32_MAX
 from specllama.engine.options.model_values import MODEL_VALUES, metadata_params, option_params
 from specllama.engine.options.tables.chat import ChatOptions
 from specllama.engine.options.tables.compute import ComputeOptions
@@ -109,6 +110,8 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
 
         The shipped model is small enough to give that size to each of its slots.
         """
+        if self.context.is_sized_by_slot():
+            return min(self.context.n_slots() * self.context.kv_unified_per_slot, INT32_MAX)
         given = max(self.context.ctx_size, 0)
         if given or self.unified_kv_cache() or self.context.parallel >= 0:
             return given

@@ -43,7 +43,7 @@ def _read(line: str, why: str, *, refused: bool, of_server: bool) -> Unavailable
             negative.append(word)
         elif word.startswith("-"):
             names.append(word)
-        elif word.startswith(("LLAMA_", "MTMD_")):
+        elif word.startswith("LLAMA_"):
             variables.append(word)
         else:
             metavars.append(word)
@@ -69,22 +69,8 @@ def _options(
 
 _MODEL = [
     *_options(
-        "the projector runs on the first GPU, or on none with --no-mmproj-offload",
+        "a library decodes videos, and no program is started for them",
         """
--mmdev --mmproj-device NAME MTMD_BACKEND_DEVICE
-""",
-    ),
-    *_options(
-        "the number of images encoded together depends on the waiting requests",
-        """
---mtmd-batch-max-tokens N LLAMA_ARG_MTMD_BATCH_MAX_TOKENS
-""",
-    ),
-    *_options(
-        "images and sound are the only media that the server supports",
-        """
---video-fps N LLAMA_ARG_VIDEO_FPS
---video-timestamp-interval SECONDS LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL
 --video-ffmpeg-dir DIR LLAMA_ARG_VIDEO_FFMPEG_DIR
 """,
     ),
@@ -96,21 +82,6 @@ _MODEL = [
 -hffv --hf-file-v FILE LLAMA_ARG_HF_FILE_V
 --tts-use-guide-tokens
 """,
-    ),
-    *_options(
-        "the cache decides when to copy texts and create checkpoints",
-        """
---cache-idle-slots --no-cache-idle-slots LLAMA_ARG_CACHE_IDLE_SLOTS
--cms --checkpoint-min-step TOKENS LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT
-""",
-    ),
-    *_options(
-        "slots of a unified cache have no individual limits: "
-        "use --no-kv-unified to give each an equal part",
-        """
---kv-unified-per-slot TOKENS LLAMA_ARG_KV_UNIFIED_PER_SLOT
-""",
-        refused=True,
     ),
     *_options(
         "removed: use the option of one type, such as --spec-ngram-simple-size-n",
@@ -144,21 +115,23 @@ _SERVER = [
         of_server=True,
     ),
     *_options(
-        "prompts are never logged",
+        "the log contains no prompts; --log-prompts-dir writes them to files",
         """
 --verbose-prompt
---log-prompts-dir DIR
 """,
         of_server=True,
     ),
     *_options(
-        "the server runs no tools or commands for clients, and loads no URLs for web pages",
+        "tools run in this server's own sandbox, not in containers or on other machines",
         """
--ag --agent -no-ag --no-agent LLAMA_ARG_AGENT
---tools TOOL,... LLAMA_ARG_TOOLS
 --tools-runtime RUNTIME LLAMA_ARG_TOOLS_RUNTIME
---mcp-servers-config FILE LLAMA_ARG_MCP_SERVERS_CONFIG
---mcp-servers-json JSON LLAMA_ARG_MCP_SERVERS_JSON
+""",
+        refused=True,
+        of_server=True,
+    ),
+    *_options(
+        "the server loads no URLs for web pages, which could reach the machine's network that way",
+        """
 --ui-mcp-proxy --webui-mcp-proxy --no-ui-mcp-proxy --no-webui-mcp-proxy LLAMA_ARG_UI_MCP_PROXY
 """,
         refused=True,

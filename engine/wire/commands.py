@@ -55,14 +55,28 @@ def check_command(memory: int, seconds: float) -> Command:
     return _command("engine.helpers.check.check_main", memory, seconds)
 
 
-def decode_command(memory: int, processor: float, seconds: float) -> Command:
-    """The command of a process that decodes media (`engine.helpers.decode.decode_main`)."""
-    return _command("engine.helpers.decode.decode_main", memory, processor, seconds)
+def decode_command(
+    memory: int, processor: float, seconds: float, *, videos: bool = False
+) -> Command:
+    """The command of a process that decodes media (`engine.helpers.decode.decode_main`): videos, or
+    everything else."""
+    limits = (memory, processor, seconds)
+    return (*_command("engine.helpers.decode.decode_main", *limits), *["videos"] * videos)
 
 
 def fetch_command(memory: int) -> Command:
     """The command of a process that fetches media (`engine.helpers.fetch.fetch_main`)."""
     return _command("engine.helpers.fetch.fetch_main", memory)
+
+
+def tools_command(memory: int) -> Command:
+    """The command of a process that talks to an MCP server (`engine.helpers.tools.tools_main`)."""
+    return _command("engine.helpers.tools.tools_main", memory)
+
+
+def files_command(memory: int, seconds: float) -> Command:
+    """The command of a process of the built-in tools (`engine.helpers.files.files_main`)."""
+    return _command("engine.helpers.files.files_main", memory, seconds)
 
 
 def download_command() -> Command:
@@ -74,9 +88,14 @@ def _command(module: str, *arguments: float) -> Command:
     return (sys.executable, "-P", "-m", f"specllama.{module}", *map(str, arguments))
 
 
+_OF_MCP_SERVERS: Final = "LLAMA_ARG_MCP_SERVERS_JSON"
+"""A variable with secrets of MCP servers, which only their own processes get."""
+
+
 def environment() -> dict[str, str]:
     """The environment of child processes."""
-    return {**WAIT_POLICY, **os.environ}
+    own = {name: value for name, value in os.environ.items() if name != _OF_MCP_SERVERS}
+    return {**WAIT_POLICY, **own}
 
 
 def bare_environment() -> dict[str, str]:

@@ -3,12 +3,14 @@
 Parent and child processes exchange frames. A body is one message, usually in msgpack; in JSON if
 integers may have more than 64 bits. Both ends must use the same codec."""
 
-import asyncio
 import struct
 from collections.abc import Callable
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
+
+if TYPE_CHECKING:
+    import asyncio
 
 HEADER: Final = struct.Struct("<I")
 MAX_FRAME: Final = 1 << 30  # bytes of a body; a longer one means a corrupted stream
@@ -100,7 +102,9 @@ class Outbox:
     unless `flush` is called before.
     """
 
-    def __init__(self, transport: asyncio.WriteTransport) -> None:
+    def __init__(self, transport: "asyncio.WriteTransport") -> None:
+        import asyncio  # only here: processes without an event loop start faster
+
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._parts: list[bytes] = []
@@ -127,7 +131,7 @@ class Outbox:
             self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
 
-def sender(transport: asyncio.WriteTransport) -> Callable[[object], None]:
+def sender(transport: "asyncio.WriteTransport") -> Callable[[object], None]:
     """Returns a function that writes a message to `transport` through an `Outbox`. It raises the
     errors of `frame`."""
     outbox = Outbox(transport)

@@ -27,22 +27,34 @@ PIPE_ROOM = 4096  # bytes that a pipe can buffer on every system
 @dataclass
 class _Early:
     process: "subprocess.Popen[bytes]"
-    sent: bytes  # the frame that was sent to it
+    sent: bytes = b""  # the frame that was sent to it
 
 
 _early: dict[Command, _Early] = {}
 
 
 def begin(command: Command, frame: bytes = b"", *, logs: bool = False) -> None:
-    """Start a process that the first `adopt` of this command takes over; only on systems where
-    asyncio can do that. Sends `frame` to it, unless that is too long for a pipe that isn't read
-    yet. With `logs`, its stderr is a pipe as well.
+    """Start a process that the first `adopt` of this command takes over, unless it has been started
+    already; only on systems where asyncio can do that. Sends `frame` to it, unless that is too long
+    for a pipe that isn't read yet. With `logs`, its stderr is a pipe as well.
 
     To be called from the main thread. If the process can't be started, `begin` does nothing: the
     later attempt without a head start reports the reason.
     """
-    if os.name != "posix" or command in _early:
+    if os.name != "posix":
         return
+    if command not in _early:
+        _start(command, logs=logs)
+    early = _early.get(command)
+    if early is None or early.sent or len(frame) > PIPE_ROOM:
+        return
+    early.sent = frame
+    if frame and early.process.stdin is not None:
+        with suppress(BrokenPipeError):  # `adopt` handles its end
+            early.process.stdin.write(frame)
+
+
+def _start(command: Command, *, logs: bool) -> None:
     # Ctrl-C is only for the server. SIGINT is blocked here so that the process inherits the blocked
     # signal: the process can't ignore it before its own code runs.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -59,11 +71,7 @@ def begin(command: Command, frame: bytes = b"", *, logs: bool = False) -> None:
         return
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    sent = frame if len(frame) <= PIPE_ROOM else b""
-    if sent and process.stdin is not None:
-        with suppress(BrokenPipeError):  # `adopt` handles its end
-            process.stdin.write(sent)
-    _early[command] = _Early(process, sent)
+    _early[command] = _Early(process)
 
 
 async def adopt(

@@ -1,4 +1,4 @@
-"""Images, sounds and documents of requests: their formats, and their data in prompts."""
+"""Images, sounds, videos and documents of requests: their formats, and their data in prompts."""
 
 import hashlib
 from typing import Final, Literal
@@ -16,6 +16,9 @@ class Media(msgspec.Struct, frozen=True):
     `digest`, the SHA-256 of its file, identifies it. `data` has an image's RGB rows, three bytes
     per pixel, or a sound's samples: 32-bit floats, little-endian, one channel, at the projector's
     sample rate. `width` and `height` are in pixels, and 0 for sounds.
+
+    Two successive frames of a video are one image with `n_frames` of 2: the rows of the second
+    frame follow those of the first. Some projectors merge them.
     """
 
     kind: MediaKind
@@ -23,13 +26,19 @@ class Media(msgspec.Struct, frozen=True):
     data: bytes
     width: int = 0
     height: int = 0
+    n_frames: int = 1
 
 
 ImageFormat = Literal["JPEG", "PNG", "GIF", "BMP", "WEBP"]
 SoundFormat = Literal["WAV", "MP3", "FLAC"]
-Format = ImageFormat | SoundFormat
+VideoFormat = Literal["MP4", "Matroska", "AVI", "MPEG-TS", "MPEG", "FLV", "Ogg", "ASF"]
+"""Containers. "MP4" is also QuickTime, "Matroska" also WebM, and "ASF" also WMV."""
+Format = ImageFormat | SoundFormat | VideoFormat
+FormatKind = MediaKind | Literal["video"]
 
 NAMES: Final = "JPEG, PNG, GIF, BMP, WebP, WAV, MP3 or FLAC"
+VIDEO_NAMES: Final = "MP4, QuickTime, WebM, Matroska, AVI, MPEG, FLV, Ogg or ASF"
+NO_VIDEOS: Final = 'videos need an extra of this server: pip install "specllama[video]"'
 
 _PREFIXES: Final[tuple[tuple[bytes, Format], ...]] = (
     (b"\xff\xd8\xff", "JPEG"),
@@ -39,10 +48,23 @@ _PREFIXES: Final[tuple[tuple[bytes, Format], ...]] = (
     (b"BM", "BMP"),
     (b"fLaC", "FLAC"),
     (b"ID3", "MP3"),
+    (b"\x1a\x45\xdf\xa3", "Matroska"),
+    (b"\0\0\x01\xba", "MPEG"),
+    (b"FLV\x01", "FLV"),
+    (b"OggS", "Ogg"),
+    (b"\x30\x26\xb2\x75\x8e\x66\xcf\x11", "ASF"),
 )
-_KINDS: Final[dict[Format, MediaKind]] = {
+_RIFF: Final[dict[bytes, Format]] = {b"WEBP": "WEBP", b"WAVE": "WAV", b"AVI ": "AVI"}
+_MP4_BOXES: Final = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")
+_STILL_BRANDS: Final = (b"avif", b"heic", b"heix", b"mif1")
+"""Images in a container of MP4."""
+_KINDS: Final[dict[Format, FormatKind]] = {
     **dict.fromkeys(("JPEG", "PNG", "GIF", "BMP", "WEBP"), "image"),
     **dict.fromkeys(("WAV", "MP3", "FLAC"), "audio"),
+    **dict.fromkeys(
+        ("MP4", "Matroska", "AVI", "MPEG-TS", "MPEG", "FLV", "Ogg", "ASF"),
+        "video",
+    ),
 }
 
 
@@ -51,16 +73,25 @@ def format_of(data: bytes) -> Format | None:
     for prefix, format in _PREFIXES:
         if data.startswith(prefix):
             return format
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "WEBP"
-    if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
-        return "WAV"
+    if data[:4] == b"RIFF":
+        return _RIFF.get(data[8:12])
+    if data[4:8] in _MP4_BOXES:
+        is_still = data[4:8] == b"ftyp" and data[8:12] in _STILL_BRANDS
+        return None if is_still else "MP4"
+    if _is_transport_stream(data):
+        return "MPEG-TS"
     return "MP3" if _is_mp3_frame(data) else None
 
 
-def kind_of(format: Format) -> MediaKind:
+def kind_of(format: Format) -> FormatKind:
     """The kind of medium of the format."""
     return _KINDS[format]
+
+
+def _is_transport_stream(data: bytes) -> bool:
+    """True if packets of 188 bytes begin at the start of `data` with their byte of synchronization
+    (ISO/IEC 13818-1, 2.4.3), or packets of 192 bytes that each have a time stamp of 4 bytes."""
+    return data[0:377:188] == b"GGG" or data[4:389:192] == b"GGG"
 
 
 def _is_mp3_frame(data: bytes) -> bool:
@@ -88,9 +119,14 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """The parts of a document for a model: texts, and pictures of pages without text."""
+    """The parts of a document for a model: texts, and pictures of pages without text.
+
+    Also the parts of a video: its frames, and texts with their times. `digest` identifies the video
+    with the rate of the frames.
+    """
 
     parts: list[str | Media]
+    digest: bytes = b""
 
 
 def is_pdf(data: bytes) -> bool:

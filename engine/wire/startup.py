@@ -24,6 +24,8 @@ _PROGRAMS = {
     "specllama.engine.worker.__main__",
     "specllama.engine.helpers.trial.trial_main",
     "specllama.engine.helpers.check.check_main",
+    "specllama.engine.helpers.files.files_main",
+    "specllama.engine.helpers.tools.tools_main",
 }
 
 

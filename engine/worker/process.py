@@ -10,11 +10,10 @@ import os
 import sys
 from contextlib import suppress
 from functools import partial
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import specllama.engine.wire.startup as startup  # must be the first import
 from specllama.engine import system
-from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.options import EngineOptions
 from specllama.engine.shipped import model_file
 from specllama.engine.wire.commands import STACKS_SIGNAL, STUCK
@@ -33,10 +32,12 @@ from specllama.engine.worker.backend import (
 from specllama.engine.worker.backend.exactness import promised
 from specllama.engine.worker.backend.projector import projector_header
 from specllama.engine.worker.backend.watch import encoding, stepping
-from specllama.engine.worker.embedding.embedder import Embedder
 from specllama.engine.worker.fitting import fitted, measured
-from specllama.engine.worker.generation.engine import Engine
-from specllama.engine.worker.worker import LAST_STEP_SECONDS, ServerLink, Worker
+
+if TYPE_CHECKING:
+    from specllama.engine.worker.embedding.embedder import Embedder
+    from specllama.engine.worker.generation.engine import Engine
+    from specllama.engine.worker.worker import ServerLink
 
 log = logging.getLogger("specllama.engine.worker")
 
@@ -44,12 +45,20 @@ HEARTBEAT_SECONDS = 1.0
 SWITCH_SECONDS = 0.0005  # the longest time that another thread keeps the GIL from the step loop
 
 
-def _beat(link: ServerLink) -> None:
+def _import_engine() -> None:
+    """Import the modules that serve a loaded model. A thread does that while llama.cpp loads the
+    model, outside the GIL, so only the functions that need these modules import them."""
+    import specllama.engine.worker.worker  # noqa: F401
+
+
+def _beat(link: "ServerLink") -> None:
     stop = system.Event()
     while not stop.wait(HEARTBEAT_SECONDS):
         try:
             link.send(Heartbeat(startup.private()))
         except OSError:  # the server has closed the pipe, perhaps before the reader thread exists
+            from specllama.engine.worker.worker import LAST_STEP_SECONDS
+
             stop.wait(LAST_STEP_SECONDS)
             system.leave()
         for watch in (stepping, encoding):
@@ -81,8 +90,8 @@ def _disable_debugger(log_level: int) -> None:
 
 
 def _load(
-    link: ServerLink, options: EngineOptions
-) -> tuple[Engine | Embedder, EngineOptions] | None:
+    link: "ServerLink", options: EngineOptions
+) -> "tuple[Engine | Embedder, EngineOptions] | None":
     """The engine, and its effective options, some of which are chosen here for this machine. None,
     after a `LoadFailed` message, if the model can't be loaded."""
     path = model_file(options.model.model)
@@ -104,14 +113,17 @@ def _load(
             if options.media.mmproj:  # fails early, before a large model is loaded
                 projector_header(options.media.mmproj)
             options = fitted(path, promised(options))
-            engine = _make(Model(path, options, progress), path, options)
-    except (BackendError, GrammarError) as error:
+            model = Model(path, options, progress)
+            reading = system.start_thread(partial(getattr, model, "eog"), "end tokens")
+            engine = _make(model, path, options)
+            reading.join()
+    except BackendError as error:
         link.send(LoadFailed(str(error)))
         return None
     return engine, options
 
 
-def _measure(link: ServerLink, job: MeasureMemory) -> int:
+def _measure(link: "ServerLink", job: MeasureMemory) -> int:
     """Answers `job`. Returns the exit status."""
     try:
         initialize(job.options.compute.numa if job.options else "")
@@ -125,8 +137,12 @@ def _measure(link: ServerLink, job: MeasureMemory) -> int:
     return 0
 
 
-def _make(model: Model, path: str, options: EngineOptions) -> Engine | Embedder:
-    """The engine for the model. Raises BackendError and GrammarError."""
+def _make(model: Model, path: str, options: EngineOptions) -> "Engine | Embedder":
+    """The engine for the model. Raises BackendError."""
+    from specllama.engine.grammars.gbnf import GrammarError
+    from specllama.engine.worker.embedding.embedder import Embedder
+    from specllama.engine.worker.generation.engine import Engine
+
     if options.embedding.embeds():
         if model.has_encoder and model.has_decoder:
             raise BackendError(
@@ -137,9 +153,12 @@ def _make(model: Model, path: str, options: EngineOptions) -> Engine | Embedder:
         raise BackendError(f"the model {path!r} can't generate here: it is not a pure decoder")
     engine = Engine(model, options, _projector(model, options))
     defaults = options.generation_defaults()
-    relaxed = engine.preparation.compiler.guided(defaults).relaxed  # raises if it is invalid
+    try:
+        relaxed = engine.preparation.compiler.guided(defaults).relaxed
+    except GrammarError as error:
+        raise BackendError(str(error)) from error
     if relaxed and options.sampling.strict_schemas:
-        raise GrammarError(f"--strict-schemas: these can't be enforced: {', '.join(relaxed)}")
+        raise BackendError(f"--strict-schemas: these can't be enforced: {', '.join(relaxed)}")
     return engine
 
 
@@ -148,9 +167,21 @@ def _projector(model: Model, options: EngineOptions) -> Projector | None:
     return Projector(path, model, options) if path else None
 
 
+def _serve(engine: "Engine | Embedder", link: "ServerLink", options: EngineOptions) -> None:
+    """Serve the loaded model until the pipe closes."""
+    from specllama.engine.worker.generation.engine import Engine
+    from specllama.engine.worker.worker import Worker
+
+    if isinstance(engine, Engine):
+        generator = engine
+        engine.preparation.compiler.prepare(lambda: generator.has_work or generator.is_sweeping())
+    Worker(engine, link, options).run()
+
+
 def main() -> int:
     """Serves the server process that started this one. Returns the exit status."""
     link: ServerLink = take_over(to_engine_decoder)
+    sys.setswitchinterval(SWITCH_SECONDS)
     match link.receive():  # the server sends nothing else before `Ready`
         case [Load() | MeasureMemory() as first]:
             pass
@@ -163,6 +194,7 @@ def main() -> int:
     system.start_thread(partial(_beat, link), "heartbeat")
     if isinstance(first, MeasureMemory):
         return _measure(link, first)
+    system.start_thread(_import_engine, "imports")
     engine = None
     with suppress(BrokenPipeError):  # the server has closed the pipe
         loaded = _load(link, first.options)
@@ -170,12 +202,8 @@ def main() -> int:
             engine, options = loaded
             link.send(Ready(engine.info))
             stepping.loaded()
-            if isinstance(engine, Engine):
-                generator = engine
-                engine.preparation.compiler.prepare(lambda: generator.has_work)
-            sys.setswitchinterval(SWITCH_SECONDS)
             startup.resume_gc()
-            Worker(engine, link, options).run()
+            _serve(engine, link, options)
     if engine is None:
         return 1
     engine.close()

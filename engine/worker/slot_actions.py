@@ -112,6 +112,11 @@ class SlotActions:
         here = self._identity
         slot_file.check_origin(name, saved.origin, here.model, here.settings)
         if not here.sees_alike(saved.origin):
+            if not here.projector:  # llama-server's words
+                raise invalid_request(
+                    "Cannot restore media tokens without an mmproj: the slot file "
+                    f"{name!r} has images or sounds, and the server has no --mmproj"
+                )
             raise invalid_request(
                 f"the slot file {name!r} was saved with another projector (--mmproj, "
                 "--image-min-tokens, --image-max-tokens)"

@@ -1,4 +1,7 @@
-"""A growing array of token ids."""
+"""Arrays and sets of token ids."""
+
+from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +55,67 @@ class TokenBuffer:
     def view(self, start: int = 0, stop: int | None = None) -> TokenArray:
         """The tokens from `start` up to `stop`, without a copy; invalid after the next change."""
         return self._array[start : self._length if stop is None else stop]
+
+
+DENSE = 16
+"""If more than one in `DENSE` bytes of a set has bits set, all bytes are unpacked."""
+
+MANY = 4
+"""A set has many tokens if it has more than one in `MANY`."""
+
+
+class TokenSet:
+    """The tokens below `n_vocab` whose bits are set. The lowest bit of a byte is its first token.
+
+    Testing some tokens takes a fraction of the time of making the array of all.
+    """
+
+    def __init__(self, bits: bytes, n_vocab: int) -> None:
+        self._bytes: npt.NDArray[np.uint8] = np.frombuffer(bits, np.uint8)
+        self._n_vocab = n_vocab
+
+    @classmethod
+    def of(cls, tokens: npt.NDArray[np.integer] | Sequence[int], n_vocab: int) -> "TokenSet":
+        flags: npt.NDArray[np.bool_] = np.zeros(n_vocab, np.bool_)
+        flags[np.asarray(tokens, np.int32)] = True
+        return cls.where(flags)
+
+    @classmethod
+    def where(cls, flags: npt.NDArray[np.bool_]) -> "TokenSet":
+        """The tokens whose `flags` are true."""
+        return cls(np.packbits(flags, bitorder="little").tobytes(), len(flags))
+
+    @cached_property
+    def _n(self) -> int:
+        flags = np.unpackbits(self._bytes, count=self._n_vocab, bitorder="little")
+        return int(np.count_nonzero(flags))
+
+    def __len__(self) -> int:
+        return self._n
+
+    @property
+    def has_many(self) -> bool:
+        """True if the likeliest tokens are probably among these (see `MANY`)."""
+        return MANY * self._n > self._n_vocab
+
+    def __contains__(self, token: int) -> bool:
+        return bool(self._bytes[token >> 3] >> (token & 7) & 1)
+
+    def among(self, tokens: TokenArray) -> npt.NDArray[np.bool_]:
+        """For each of `tokens`, True if it is in the set."""
+        found: npt.NDArray[np.bool_] = (self._bytes[tokens >> 3] >> (tokens & 7)) & 1 != 0
+        return found
+
+    @cached_property
+    def ids(self) -> TokenArray:
+        """The tokens in ascending order."""
+        some = self._bytes.nonzero()[0]
+        if len(some) > len(self._bytes) // DENSE:
+            flags = np.unpackbits(self._bytes, count=self._n_vocab, bitorder="little")
+            return np.flatnonzero(flags.view(np.bool_)).astype(np.int32)
+        row, bit = np.unpackbits(self._bytes[some][:, None], axis=1, bitorder="little").nonzero()
+        tokens: TokenArray = (8 * some[row] + bit).astype(np.int32)
+        return tokens[: tokens.searchsorted(self._n_vocab)]
 
 
 def common_prefix(a: TokenArray, b: TokenArray) -> int:

@@ -18,7 +18,6 @@ from specllama.engine.options import EngineOptions
 from specllama.engine.wire.link import Link
 from specllama.engine.wire.replies import (
     Adapters,
-    Blocks,
     Digest,
     Ended,
     Event,
@@ -95,6 +94,8 @@ log = logging.getLogger("specllama.engine.worker")
 SHORT = 1024
 """Number of characters or tokens up to which converting them inline is faster than passing them to
 another thread, which may have to wait for the CPU."""
+QUIET_SECONDS = 0.5
+"""Seconds without a request before a sweep, which would delay a client that has waited."""
 GATHER_SECONDS = 0.01
 """The longest wait of arrived requests for others that are being prepared."""
 NOTHING_USED = Timings(0, 0, 0.0, 0, 0.0)
@@ -114,6 +115,7 @@ class Worker:
 
     def run(self) -> None:
         system.start_thread(self._read, "reader")
+        self._sweep()
         while self._take_messages():
             if self._arriving.next_deadline <= system.now():
                 self._expire()
@@ -144,15 +146,32 @@ class Worker:
 
     # ---- the main thread -----------------------------------------------------------------
 
-    def _take_messages(self) -> bool:
-        """Handle all received messages; if there is nothing else to do, wait for one, or for the
-        next deadline. Returns False at the end of the messages."""
-        block = not (self._engine.has_work or self._slot_actions.pending)
+    def _sweep(self) -> None:
+        """Let the engine measure steps until there is something else to do."""
+
+        def stop(patience: float = 0.0) -> bool:
+            if not self._take_messages(patience):
+                self._inbox.put(None)  # the end of the messages, for `run`
+                return True
+            return bool(self._arriving) or self._is_busy
+
+        if isinstance(self._engine, Engine) and self._engine.is_sweeping():
+            stop(QUIET_SECONDS)
+            self._engine.sweep(stop)
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._engine.has_work or bool(self._slot_actions.pending)
+
+    def _take_messages(self, most: float = NEVER) -> bool:
+        """Handle all messages; if there is nothing else to do, wait `most` seconds for one, or for
+        the next deadline. Returns False at the end of the messages."""
+        block = most > 0 and not self._is_busy
         while True:
             if block:
                 stepping.rest()
             try:
-                message = self._inbox.get(block, self._patience() if block else None)
+                message = self._inbox.get(block, self._patience(most) if block else None)
             except Empty:
                 return True
             if message is None:
@@ -160,11 +179,11 @@ class Worker:
             if block:
                 stepping.begin("a message")
             self._handle(message)
-            block = block and not (self._engine.has_work or self._slot_actions.pending)
+            block = block and not self._is_busy
 
-    def _patience(self) -> float | None:
-        """Seconds until the next deadline; None if no request has one."""
-        following = self._arriving.next_deadline
+    def _patience(self, most: float) -> float | None:
+        """Seconds until the next deadline, at most `most`; None if there is no limit."""
+        following = min(self._arriving.next_deadline, system.now() + most)
         if isinstance(self._engine, Engine):
             following = min(following, self._engine.next_deadline)
         return max(0.0, following - system.now()) if following < NEVER else None
@@ -243,7 +262,15 @@ class Worker:
 
     def _step(self) -> None:
         stepping.begin("a step")
-        self._engine.step(self._send)
+        if isinstance(self._engine, Engine):
+            self._engine.step(self._send, self._may_go_on)
+        else:
+            self._engine.step(self._send)
+
+    def _may_go_on(self) -> bool:
+        """True if the main thread has nothing else to do than the next step."""
+        is_due = self._slot_actions.pending or self._arriving.next_deadline <= system.now()
+        return not is_due and self._inbox.empty()
 
     def _send(self, events: Sequence[Event | Vectors]) -> None:
         if events:
@@ -274,7 +301,7 @@ class Worker:
             case FormatChat():
                 self._start(message, self._format_chat)
             case GetBlocks():
-                self._start(message, self._blocks)
+                self._start(message, lambda each: self._generator.preparation.blocks(each))
             case SlotAction():
                 self._slot_actions.start(message, self._inbox.put)
             case GetAdapters() | SetAdapters():
@@ -395,8 +422,7 @@ class Worker:
             return
 
     def _prepare_job(self, message: Embed | Rerank) -> None:
-        received = self._arriving[message.id].received
-        self._inbox.put(self._embedder.prepare(message, received))
+        self._inbox.put(self._embedder.prepare(message, self._arriving[message.id].received))
 
     def _tokenize(self, message: Tokenize) -> Tokens:
         model = self._engine.model
@@ -411,9 +437,6 @@ class Worker:
             return Tokens(message.id, ids)
         texts = {id for id in ids if id >= 0}
         return Tokens(message.id, ids, {id: _piece_text(model, id) for id in texts})
-
-    def _blocks(self, message: GetBlocks) -> Blocks:
-        return self._generator.preparation.blocks(message)
 
     def _detokenize(self, message: Detokenize) -> Text:
         tokens = check_tokens(self._engine.model, message.tokens).tolist()

@@ -7,7 +7,9 @@ from typing import Any
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.lifecycle import Lifecycle
 from specllama.engine.worker.generation.answering import Answering
+from specllama.engine.worker.generation.launch import Decoding
 from specllama.engine.worker.generation.sampling import Sampling
+from specllama.engine.worker.scheduling.idle import IdleMover
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 from specllama.engine.worker.scheduling.slots import SlotTable
@@ -43,6 +45,7 @@ SOMETIMES = frozenset(
         "a prefix is cached",
         "a prefix is shared",
         "a text is restored",
+        "an idle text makes way",
         "a proposal is accepted",
         "a proposal is rejected",
         "the context is shifted",
@@ -57,6 +60,7 @@ SOMETIMES = frozenset(
         "a request is cancelled while it runs",
         "a token waits for its mask",
         "a text is late",
+        "a step follows without a pause",
         "a digest has blocks",
     }
 )
@@ -124,8 +128,14 @@ def counted(world: World) -> Iterator[None]:
                 world.happens("a preempted sequence goes on")
                 world.happens("a preempted sequence is restored", chunk.sequence.n_restored > 0)
 
+    def moved(result: bool, *args: Any) -> None:
+        world.happens("an idle text makes way", result)
+
     def deferred(result: bool, *args: Any) -> None:
         world.happens("a text is late", result)
+
+    def followed(result: object, decoding: Decoding, *args: Any) -> None:
+        world.happens("a step follows without a pause")
 
     with ExitStack() as stack:
         for owner, names in (
@@ -137,8 +147,10 @@ def counted(world: World) -> Iterator[None]:
             _around(SlotTable, "submit", submitted),
             _around(SlotTable, "_preempt", gave_way),
             _around(Scheduler, "plan", planned),
+            _around(IdleMover, "_move", moved),
             _around(Sampling, "put_off", put_off),
             _around(Answering, "defer", deferred),
+            _around(Decoding, "launch_planned", followed),
         ):
             stack.enter_context(replaced(owner, names))
         yield

@@ -78,9 +78,11 @@ class Application:
             return {"type": "http.disconnect"}
 
         async def send(message: dict[str, Any]) -> None:
+            if has_left.is_set():
+                return
             if message["type"] == "http.response.start":
                 answer.status = message["status"]
-            elif not has_left.is_set():
+            else:
                 answer.body += message.get("body", b"")
                 answer.is_whole = not message.get("more_body", False)
                 if pace:

@@ -93,6 +93,7 @@ def any_model(random: random.Random, number: int, folder: Path, *, shifts: bool)
         "batch_size": batch,
         "ubatch_size": choose([16, batch]),
         "cache_ram": choose([0, 1, -1, -1]),
+        "cache_idle_slots": choose([None, None, True, False]),
         "cache_type_k": choose(["f16", "f16", "q8_0"]),
         "cache_disk": str(folder) if choose([True, False]) else "",
         "cache_disk_size": choose([1, 100]),

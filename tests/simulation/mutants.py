@@ -1,7 +1,6 @@
 """All mutants: changes of the handling of cached texts and of running texts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from llama_cpp import llama_cpp
@@ -244,7 +243,7 @@ def _no_end_late(real: Real, acts: Acts, request: Any, token: int, *, is_final: 
 def _padding_kept(real: Real, acts: Acts, chunks: Sequence[Chunk]) -> None:
     """Leaves the padding in the cache, so the next tokens of these prompts get cells after it."""
     acts.n += sum(chunk.n_pad > 0 for chunk in chunks)
-    real([replace(chunk, n_pad=0) for chunk in chunks])
+    real([chunk._replace(n_pad=0) for chunk in chunks])
 
 
 OF_RUNNING = (

@@ -39,6 +39,7 @@ from specllama.engine.worker.generation import planning
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.media import encoder
 from specllama.engine.worker.media.encoder import MediaEncoder
+from specllama.engine.worker.scheduling import idle
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 from specllama.engine.worker.scheduling.slots import SlotTable
@@ -60,6 +61,8 @@ HELPERS: dict[str, Any] = {
 """The helper processes that are simulated, by the names of their main modules."""
 SHORT_BLOCK = 4
 """Replaces `block_hashes.BLOCK`, as texts are short."""
+FEW_CELLS = 16
+"""Replaces `idle.MIN_CELLS`, as caches are small."""
 FEW_EVENTS = 4
 """Replaces `generation.AHEAD`: readers that fall behind are common."""
 
@@ -280,9 +283,12 @@ class Machine:
 
         machine = self
 
-        def step(engine: Engine, send: Callable[[list[Event]], None]) -> None:
+        def step(
+            engine: Engine, send: Callable[[list[Event]], None], may_go_on: Callable[[], bool]
+        ) -> None:
             self.n_steps += 1
-            engine_step(engine, send)
+            goes_on = self.n_steps % 2 == 0  # after the others, the state is looked at
+            engine_step(engine, send, lambda: goes_on and may_go_on())
             self._look(engine)
 
         def digest(engine: Engine, max_blocks: int) -> bytes:
@@ -336,7 +342,6 @@ class Machine:
             "initialize": lambda numa: "",
             "fitted": fitted,
             "Model": self._load,
-            "Worker": SimulatedWorker,
             "_disable_debugger": lambda level: None,
             "_register_stack_dump": lambda: None,
             "faulthandler": SilentStacks,
@@ -348,6 +353,7 @@ class Machine:
             enter(replaced(system, system_of(self.world)))
             enter(installed(self.library))
             enter(replaced(engine_process, process))
+            enter(replaced(worker, {"Worker": SimulatedWorker}))
             watches = {
                 "stepping": WatchOfProcess(self.world, loads=True),
                 "encoding": WatchOfProcess(self.world, loads=False),
@@ -373,6 +379,7 @@ class Machine:
             enter(replaced(run_in_thread, {"_thread": thread}))
             enter(replaced(generation, {"AHEAD": FEW_EVENTS}))
             enter(replaced(block_hashes, {"BLOCK": SHORT_BLOCK}))
+            enter(replaced(idle, {"MIN_CELLS": FEW_CELLS}))
             enter(replaced(Engine, {"step": step, "digest": digest}))
             enter(replaced(Embedder, {"step": embed}))
             enter(replaced(EngineClient, {"dispatch": dispatch}))

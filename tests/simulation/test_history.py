@@ -12,7 +12,7 @@ from tests.simulation.mutants import MUTANTS
 
 pytestmark = [pytest.mark.slow]
 
-N_SEEDS = 40
+N_SEEDS = 20
 IN_SHORT = (
     "a text is shared between keys",
     "a copy has a token too many",

@@ -158,6 +158,9 @@ class SimulatedQueue(Generic[T]):
     def get_nowait(self) -> T:
         return self.get(block=False)
 
+    def empty(self) -> bool:
+        return not self._items
+
 
 class SimulatedFuture(futures.Future[T]):
     """Replaces `concurrent.futures.Future`. All waiting tasks share its condition."""

@@ -128,6 +128,19 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             default="on if the number of slots is automatic, unless --reproducible",
         ),
     ] = None
+    kv_unified_per_slot: Annotated[
+        int,
+        _context(
+            names="--kv-unified-per-slot",
+            env="LLAMA_ARG_KV_UNIFIED_PER_SLOT",
+            metavar="TOKENS",
+            min=-1,
+            max=INT32_MAX,
+            help="Maximum context of each slot, in tokens. Without --ctx-size, the KV cache has "
+            "this size for each slot, and --fit doesn't reduce it.",
+            default="0 (that of the model, or of the cache if it is smaller)",
+        ),
+    ] = 0
     reproducible: Annotated[
         Switch,
         _context(
@@ -197,6 +210,20 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             "process such texts again from the start.",
         ),
     ] = 8
+    checkpoint_min_step: Annotated[
+        int,
+        _context(
+            names="-cms --checkpoint-min-step",
+            env="LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT",
+            metavar="TOKENS",
+            min=0,
+            max=INT32_MAX,
+            help="Minimum distance in tokens between checkpoints in the middle of a prompt. These "
+            "are made every 4096 tokens, and where texts diverge. Those near the end of a prompt "
+            "are always made.",
+            default="0 (no minimum)",
+        ),
+    ] = 0
     cache_prompt: Annotated[
         bool,
         _context(
@@ -233,6 +260,19 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             "processing them again.",
         ),
     ] = 8192
+    cache_idle_slots: Annotated[
+        bool | None,
+        _context(
+            names="--cache-idle-slots",
+            negative="--no-cache-idle-slots",
+            env="LLAMA_ARG_CACHE_IDLE_SLOTS",
+            help="Whenever a request gets a slot, copy the texts of idle slots to --cache-ram and, "
+            "with --kv-unified, remove them from the KV cache. With the negative form, they stay "
+            "there until their cells are needed.",
+            default="move texts from a unified KV cache once they have delayed other requests for "
+            "as long as the copy takes",
+        ),
+    ] = None
     cache_disk: Annotated[
         str,
         _context(
@@ -302,3 +342,7 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
     def n_slots(self) -> int:
         """Returns the number of slots to create."""
         return AUTO_SLOTS if self.parallel < 0 else self.parallel
+
+    def is_sized_by_slot(self) -> bool:
+        """Returns whether --kv-unified-per-slot decides the size of the KV cache."""
+        return self.ctx_size < 0 and self.kv_unified_per_slot > 0

@@ -204,8 +204,8 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--warmup",
             negative="--no-warmup",
             help="Run the model once after loading, so that the first request isn't slow, and "
-            "measure the duration of steps of some sizes (2 s at most; stored for the next "
-            "start).",
+            "measure the duration of steps of some sizes until the first request (2 s at most; "
+            "stored for the next start).",
         ),
     ] = True
 

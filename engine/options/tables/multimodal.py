@@ -1,4 +1,4 @@
-"""Options of image and sound input."""
+"""Options of image, sound and video input."""
 
 from functools import partial
 from typing import Annotated, Final
@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import msgspec
 
 from specllama.engine.options import files, text_values, values
-from specllama.engine.options.declaration import Opt
+from specllama.engine.options.declaration import INT32_MAX, Opt
 
 MAX_IMAGE_TOKENS: Final = (
     100_000  # libmtmd multiplies it by a token's pixels; the product must fit its integers
@@ -40,6 +40,29 @@ class MediaOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Run the multimodal projector on a GPU.",
         ),
     ] = True
+    mmproj_device: Annotated[
+        str,
+        _media(
+            names="-mmdev --mmproj-device",
+            env="MTMD_BACKEND_DEVICE",
+            metavar="NAME",
+            help="Device that the multimodal projector runs on, by the name that --list-devices "
+            "prints; none disables offloading it.",
+            default="the first one of --device",
+        ),
+    ] = ""
+    mtmd_batch_max_tokens: Annotated[
+        int,
+        _media(
+            names="--mtmd-batch-max-tokens",
+            env="LLAMA_ARG_MTMD_BATCH_MAX_TOKENS",
+            metavar="N",
+            min=-1,
+            max=INT32_MAX,
+            help="Maximum number of tokens of the images that are encoded together; a single "
+            "image may have more. 0 or -1: encode each image by itself.",
+        ),
+    ] = 1024
     image_min_tokens: Annotated[
         int,
         _media(
@@ -98,8 +121,8 @@ class MediaInputOptions(msgspec.Struct, kw_only=True, frozen=True):
         _media(
             names="--media-urls",
             negative="--no-media-urls",
-            help="Load images and sounds from the http:// and https:// URLs in requests, from "
-            "public addresses only.",
+            help="Load images, sounds and videos from the http:// and https:// URLs in requests, "
+            "from public addresses only.",
         ),
     ] = False
     media_domains: Annotated[
@@ -129,7 +152,7 @@ class MediaInputOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="SECONDS",
             min=0.1,
             max=600,
-            help="Maximum time to load one image or sound, including redirects.",
+            help="Maximum time to load one image, sound or video, including redirects.",
         ),
     ] = 10.0
     media_max_bytes: Annotated[
@@ -139,7 +162,7 @@ class MediaInputOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=1,
             max=MAX_MEDIA_BYTES,
-            help="Maximum total size of all image and sound files of a request, in bytes.",
+            help="Maximum total size of all image, sound and video files of a request, in bytes.",
         ),
     ] = 64 << 20
     media_max_seconds: Annotated[
@@ -149,7 +172,8 @@ class MediaInputOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="SECONDS",
             min=1,
             max=3600,
-            help="Maximum total duration of all sounds of a request.",
+            help="Maximum duration of a video, and maximum total duration of all sounds of a "
+            "request.",
         ),
     ] = 1800
     media_max_count: Annotated[
@@ -159,6 +183,40 @@ class MediaInputOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=1,
             max=1024,
-            help="Maximum number of images and sounds of a request.",
+            help="Maximum number of images, sounds and videos of a request.",
         ),
     ] = 64
+    video_fps: Annotated[
+        float,
+        _media(
+            names="--video-fps",
+            env="LLAMA_ARG_VIDEO_FPS",
+            metavar="N",
+            min=-1,
+            max=1000,
+            help="Number of frames to take from a video per second (0 or less: the video's own "
+            "rate).",
+        ),
+    ] = 4.0
+    video_timestamp_interval: Annotated[
+        int,
+        _media(
+            names="--video-timestamp-interval",
+            env="LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL",
+            metavar="MS",
+            min=-1,
+            max=3_600_000,
+            help="Interval in ms between texts with times in the frames of a video (0 or less: no "
+            "times).",
+        ),
+    ] = 5000
+    video_max_frames: Annotated[
+        int,
+        _media(
+            names="--video-max-frames",
+            metavar="N",
+            min=1,
+            max=4096,
+            help="Maximum number of frames of all videos of a request.",
+        ),
+    ] = 512

@@ -423,10 +423,10 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         _sampling(
             names="-bs --backend-sampling",
             env="LLAMA_ARG_BACKEND_SAMPLING",
-            help="Sample on the device that runs the model, for requests without a grammar, "
-            "schema, probabilities or reasoning budget, if their samplers are among "
-            "penalties, top_k, top_p, min_p and temperature. Faster with a GPU and many "
-            "slots, slower on a CPU. Experimental.",
+            help="The device that runs the model finds the 128 likeliest tokens of each text, and "
+            "only these are copied to the host. For requests without a grammar, schema, "
+            "probabilities or reasoning budget whose samplers need no other tokens, such as the "
+            "default ones. For a GPU and many slots; slower on a CPU. Experimental.",
         ),
     ] = False
     reverse_prompt: Annotated[

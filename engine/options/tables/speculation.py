@@ -219,9 +219,9 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_SPEC_SYNTH_LEN",
             metavar="L",
             min=1,
-            help="For benchmarks: accept proposed tokens at random, so that a step generates "
-            "this number of tokens on average, including its own. Generated texts are "
-            "meaningless.",
+            help="For benchmarks: evaluate every proposal, whether it pays or not (so without "
+            "--spec-draft-p-min), and accept its tokens at random, so that a step generates this "
+            "number of tokens on average, including its own. Generated texts are meaningless.",
             default="none",
             excludes=("spec_synth_rates",),
         ),
@@ -232,7 +232,8 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--spec-synth-rates",
             env="LLAMA_ARG_SPEC_SYNTH_RATES",
             metavar="P0,P1,...",
-            help="For benchmarks: accept proposed tokens at random, with these chances that at "
+            help="For benchmarks: evaluate every proposal, whether it pays or not (so without "
+            "--spec-draft-p-min), and accept its tokens at random, with these chances that at "
             "least 1, 2, ... tokens are accepted. Needs a chance for each token that may be "
             "proposed at once.",
             default="none",

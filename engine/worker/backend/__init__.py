@@ -10,12 +10,12 @@ import specllama.engine.worker.backend.bindings  # noqa: F401  # before any impo
 from specllama.engine.errors import BackendError
 from specllama.engine.worker.backend.batch import PreparedChunk, Rows
 from specllama.engine.worker.backend.context import (
-    MAX_SEQUENCES,
     Context,
     OutOfCellsError,
     StateArray,
     Vectors,
 )
+from specllama.engine.worker.backend.context_setup import sequence_count, sequence_ids
 from specllama.engine.worker.backend.embedding_context import EmbeddingContext
 from specllama.engine.worker.backend.library import (
     device_memory,
@@ -25,7 +25,7 @@ from specllama.engine.worker.backend.library import (
     list_devices,
 )
 from specllama.engine.worker.backend.model import LoraFile, Model
-from specllama.engine.worker.backend.offload import Offload, OffloadedSampler
+from specllama.engine.worker.backend.offload import Offload
 from specllama.engine.worker.backend.projector import Projector
 from specllama.engine.worker.backend.room import OutOfMemoryError, reported_abort
 from specllama.engine.worker.backend.row_scan import RowScan
@@ -34,7 +34,6 @@ from specllama.engine.worker.backend.sampler import NoTokenError, Sampler
 from specllama.engine.worker.backend.warming import warm_up
 
 __all__ = [
-    "MAX_SEQUENCES",
     "BackendError",
     "Context",
     "EmbeddingContext",
@@ -42,7 +41,6 @@ __all__ = [
     "Model",
     "NoTokenError",
     "Offload",
-    "OffloadedSampler",
     "OutOfCellsError",
     "OutOfMemoryError",
     "PreparedChunk",
@@ -59,5 +57,7 @@ __all__ = [
     "initialize",
     "list_devices",
     "reported_abort",
+    "sequence_count",
+    "sequence_ids",
     "warm_up",
 ]

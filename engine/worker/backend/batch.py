@@ -151,6 +151,13 @@ class TokenBatch:
             self.n_tokens = indices.stop
         return indices
 
+    def rows(self, indices: Sequence[int]) -> npt.NDArray[np.intp]:
+        """For each of the `indices` of outputs in the batch, the number of its row in the results
+        of a decode: llama.cpp stores those of the outputs one after the other."""
+        counts = np.cumsum(self.outputs[: self.n_tokens], dtype=np.intp)
+        found: npt.NDArray[np.intp] = counts[indices] - 1
+        return found
+
     def filled(self, positions: Positions | None = None) -> Any:
         """llama.cpp's view of the batch; valid until the batch changes. `positions` translates
         token numbers to positions where they differ."""

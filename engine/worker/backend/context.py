@@ -3,7 +3,7 @@
 import ctypes
 import itertools
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,13 @@ from specllama.engine.worker.backend.context_setup import (
     thread_pools,
     warn_of_small_batches,
 )
-from specllama.engine.worker.backend.library import failure, forget_errors, holdings, llama, view
+from specllama.engine.worker.backend.library import (
+    failure,
+    floats,
+    forget_errors,
+    holdings,
+    llama,
+)
 from specllama.engine.worker.backend.model import Model
 from specllama.engine.worker.backend.positions import Positions, Run
 from specllama.engine.worker.backend.room import OutOfMemoryError
@@ -37,8 +43,6 @@ perf_log.setLevel(logging.INFO)  # `--perf` asks for these lines
 StateArray = npt.NDArray[np.uint8]
 Vectors = npt.NDArray[np.float32]
 """Rows of numbers, one row for each token or text."""
-
-MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
 _PARTIAL = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
@@ -173,8 +177,7 @@ class Context:
         return number if self._positions is None else self._positions.of(sequence, number)
 
     def synchronize(self) -> None:
-        """Wait until the device has finished all work, as `decode` returns earlier. Returns at once
-        on a CPU."""
+        """Wait until the device has finished: except on a CPU, `decode` returns earlier."""
         C.llama_synchronize(self._ctx)
 
     @property
@@ -200,15 +203,15 @@ class Context:
             row = self._newest[index] = self._row(_logits_address(self._ctx, index))
         return row
 
-    def block(self, indices: Sequence[int]) -> tuple[npt.NDArray[np.float32], list[int]]:
-        """A block of logits (n, n_vocab) of the last decode that includes the outputs `indices`,
-        and the row number of each index. A view, like that of `logits`."""
-        addresses: list[int] = [_logits_address(self._ctx, index) for index in indices]
-        size, first = 4 * self.model.n_vocab, min(addresses)
-        numbers = [(address - first) // size for address in addresses]
-        n = max(numbers) + 1
-        buffer: Any = (ctypes.c_char * (n * size)).from_address(first)
-        return np.frombuffer(buffer, np.float32).reshape(n, -1), numbers
+    def block(self, rows: Mapping[int, int], n: int, *, views: bool) -> npt.NDArray[np.float32]:
+        """A block of logits (n, n_vocab) of the last decode. `rows` has the row in it of each of
+        its outputs, by index, row 0 included. With `views`, `logits` finds them faster."""
+        first = next(index for index, row in rows.items() if row == 0)
+        n_vocab = self.model.n_vocab
+        block = floats(_logits_address(self._ctx, first), n * n_vocab).reshape(n, n_vocab)
+        if views:
+            self._newest.update((index, block[row]) for index, row in rows.items())
+        return block
 
     def _row(self, address: int | None) -> npt.NDArray[np.float32]:
         if address is None:
@@ -217,13 +220,11 @@ class Context:
         if row is None:
             if len(self._rows) >= 4 * self.n_batch:
                 self._rows.clear()  # llama.cpp has moved its buffer repeatedly
-            pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
-            row = self._rows[address] = view(pointer, self.model.n_vocab, np.dtype(np.float32))
+            row = self._rows[address] = floats(address, self.model.n_vocab)
         return row
 
     def keep(self, index: int) -> int:
-        """Copy the logits of an output of the last decode. Returns the index for `logits` under
-        which the copy is available until `release`."""
+        """Copy the logits of an output of the last decode. Returns their index until `release`."""
         kept = self.n_batch + next(self._kept_numbers)
         self._kept[kept] = self.logits(index).copy()
         return kept
@@ -231,11 +232,6 @@ class Context:
     def release(self, index: int) -> None:
         """Drop the copy that `keep` has stored under `index`."""
         del self._kept[index]
-
-    def evaluate_any(self) -> None:
-        """Evaluate an arbitrary token as the first one of sequence 0, with its logits, and erase
-        it. All sequences must be empty. Raises `BackendError`."""
-        self.evaluate([1])
 
     def evaluate(self, lengths: Sequence[int], *, every: bool = False, erase: bool = True) -> float:
         """Evaluate arbitrary tokens of the first sequences in one batch: `lengths[i]` (at least 1)
@@ -253,9 +249,10 @@ class Context:
             self.synchronize()
             return system.now() - started
         finally:
-            self._clear(erase=erase)
+            self.clear(erase=erase)
 
-    def _clear(self, *, erase: bool) -> None:
+    def clear(self, *, erase: bool) -> None:
+        """Forget the tokens of all sequences; with `erase`, clear their cells as well."""
         C.llama_memory_clear(self._memory, erase)
         if self._positions is not None:
             self._positions.clear()
@@ -265,11 +262,6 @@ class Context:
         stop). Returns False if the device can't. While a chain is set, a batch may have at most one
         output of `sequence`, and the chain must not be freed."""
         return bool(C.llama_set_sampler(self._ctx, sequence, chain))
-
-    def sampled(self, index: int) -> int:
-        """The token that the device has chosen at batch position `index`, an output of the last
-        decode; -1 if there is none."""
-        return int(C.llama_get_sampled_token_ith(self._ctx, index))
 
     def remove(self, sequence: int, start: int) -> bool:
         """Remove the tokens of `sequence` from number `start` on. Returns False if the memory can't

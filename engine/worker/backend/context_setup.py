@@ -46,6 +46,33 @@ POOLING: dict[Pooling | Literal[""], int] = {
     "rank": C.LLAMA_POOLING_TYPE_RANK,
 }
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
+CACHED_SEQUENCES = 16
+"""Sequence ids in addition to the slots': the number of finished texts that can stay as cache."""
+SHORT_INPUT = 8  # tokens; determines the number of sequences of a full batch
+STATEFUL_SEQUENCES = 4  # for models whose sequences cost memory
+
+
+def sequence_ids(model: ModelFacts, options: EngineOptions) -> int:
+    """The number of sequences of a KV cache: the number of slots. A unified cache has up to
+    `CACHED_SEQUENCES` more, unless its memory has a separate part for each sequence (recurrent
+    states, sliding windows)."""
+    n_slots = options.context.n_slots()
+    if not options.unified_kv_cache() or model.is_recurrent or model.moving_window(options):
+        return n_slots
+    # llama.cpp asserts that a micro-batch has room for a token of each sequence.
+    most = min(MAX_SEQUENCES, options.context.batch_size, options.context.ubatch_size)
+    return max(n_slots, min(n_slots + CACHED_SEQUENCES, most))
+
+
+def sequence_count(model: ModelFacts, options: EngineOptions) -> int:
+    """The number of sequences of an embedding context: the most inputs in one batch."""
+    if options.context.parallel > 0:
+        return options.context.parallel
+    if model.has_state:
+        return STATEFUL_SEQUENCES
+    n_batch = min(options.context.ubatch_size, options.context.batch_size)
+    return max(1, min(MAX_SEQUENCES, n_batch // SHORT_INPUT))
 
 
 def context_params(model: ModelFacts, options: EngineOptions, n_seq: int, unified: bool) -> Any:

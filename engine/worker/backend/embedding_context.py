@@ -40,7 +40,3 @@ class EmbeddingContext(Context):
         if not pointer:
             raise failure("the model gave no embedding")
         return np.ctypeslib.as_array(pointer, (1, self.n_vector)).copy()
-
-    def clear(self) -> None:
-        """Forget the tokens of all sequences."""
-        self._clear(erase=False)

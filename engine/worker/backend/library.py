@@ -159,3 +159,9 @@ def view(pointer: Any, n: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     address = ctypes.addressof(pointer.contents)  # `cast` would make a cycle of references
     buffer: Any = (ctypes.c_char * (n * dtype.itemsize)).from_address(address)
     return np.frombuffer(buffer, dtype)
+
+
+def floats(address: int, n: int) -> npt.NDArray[np.float32]:
+    """`n` numbers at `address` of llama.cpp's memory as an array, valid as long as that memory."""
+    buffer: Any = (ctypes.c_float * n).from_address(address)
+    return np.frombuffer(buffer, np.float32)

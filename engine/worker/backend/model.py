@@ -4,7 +4,8 @@ import ctypes
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -173,8 +174,6 @@ class Model(ModelFacts):
         self._pieces: dict[tuple[int, bool], bytes] = {}
         self._adapters: list[Any] = []
         self.adapters: list[LoraFile] = []
-        self._eog = [i for i in range(self.n_vocab) if C.llama_vocab_is_eog(self._vocab, i)]
-        self.eog = frozenset(self._eog)
         # -1 if the vocabulary has no such token.
         self.bos: int = C.llama_vocab_bos(self._vocab)
         self.eos: int = C.llama_vocab_eos(self._vocab)
@@ -183,6 +182,12 @@ class Model(ModelFacts):
         except BackendError:
             self.close()
             raise
+
+    @cached_property
+    def eog(self) -> frozenset[int]:
+        """The tokens that end a text."""
+        is_eog = partial(C.llama_vocab_is_eog, self._vocab)
+        return frozenset(compress(range(self.n_vocab), map(is_eog, range(self.n_vocab))))
 
     @cached_property
     def ends_gaps(self) -> bool:

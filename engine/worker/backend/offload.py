@@ -1,153 +1,118 @@
-"""Sampler chains that run on the model's device, as a part of its graph (`--backend-sampling`).
+"""Finding the likeliest tokens on the model's device, as a part of its graph
+(`--backend-sampling`).
 
-llama.cpp has several assertions here: a chain may be prepared for the device only once, the graph
-must not request more candidates than are left, and logits that were never copied from the device
-can't be sampled. So chains that aren't known to be safe use
-`engine.worker.backend.sampler.Sampler`.
+Most sampler chains choose among a few dozen of the likeliest tokens
+(`engine.worker.backend.sampler_chain`). A device that finds these copies only them to the host, not
+the whole row of logits. The chain then runs on the host as usual, so the tokens and the random
+numbers are the same. llama.cpp copies all rows of a step if one of them has no sampler on the
+device.
+
+llama.cpp runs whole chains on a device as well. But it plans its graphs again for each chain that
+starts or ends, and a device orders the candidates in another way, so the same seed gives other
+tokens. The sampler here is the same for all requests, so a sequence keeps it.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from llama_cpp import llama_cpp as C
 
 from specllama.engine.errors import BackendError
-from specllama.engine.params import GenerationParams
 from specllama.engine.worker.backend.context import Context
-from specllama.engine.worker.backend.library import failure
-from specllama.engine.worker.backend.sampler import make_chain
-from specllama.engine.worker.backend.sampler_chain import (
-    SamplerSpec,
-    effective,
-    is_plain,
-    plan,
-    window,
-)
+from specllama.engine.worker.backend.library import failure, view
+from specllama.engine.worker.backend.sampler import Floats, Sampler, make_chain
+from specllama.engine.worker.backend.sampler_chain import SamplerSpec
 from specllama.engine.worker.tokens import TokenArray
 
 log = logging.getLogger(__name__)
 
-NO_TOKEN = -1  # LLAMA_TOKEN_NULL
-_DRAW = SamplerSpec("dist", (1,))
-_PROBES: Mapping[str, Sequence[SamplerSpec]] = {
-    "greedy": [SamplerSpec("greedy", ())],
-    "dist": [_DRAW],
-    "logit_bias": [SamplerSpec("logit_bias", ([(0, 1.0)],)), _DRAW],
-    "penalties": [SamplerSpec("penalties", (4, 1.1, 0.1, 0.1)), _DRAW],
-    "top_k": [SamplerSpec("top_k", (2,)), _DRAW],
-    "top_p": [SamplerSpec("top_p", (0.9, 0)), _DRAW],
-    "min_p": [SamplerSpec("min_p", (0.1, 0)), _DRAW],
-    # A range of temperatures needs more operations of the device.
-    "temp_ext": [SamplerSpec("temp_ext", (0.8, 0.2, 1.0)), _DRAW],
-}
-"""A test chain for each sampler that may run on a device. llama.cpp doesn't report whether it does,
-but an incomplete chain chooses no token."""
+N_FOUND = 128
+"""The tokens that the device finds in each row. The default chain needs 40, and 64 more if
+penalties are set."""
+_ID, _LOGIT = np.dtype(np.int32), np.dtype(np.float32)
 
 
 class Offload:
-    """The sampling on the device of one context, with the sequences that use it.
+    """The search of one context's device, with the sequences that use it.
 
-    Tests the samplers at first, for which the context must be empty. Belongs to the thread that
-    decodes, except for `sampler`.
+    Tests the device at first, for which the context must be empty. Belongs to the thread that
+    decodes, except for `suits`.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._attached: dict[int, OffloadedSampler] = {}
-        self.supported = frozenset(kind for kind in _PROBES if self._works(_PROBES[kind]))
-        if missing := sorted(_PROBES.keys() - self.supported):
-            log.warning("backend sampling: this device doesn't support %s", ", ".join(missing))
+        self._chains: dict[int, Any] = {}  # of each sequence whose tokens the device finds
+        self.n_found = min(N_FOUND, context.model.n_vocab)
+        self.works = self._is_supported()
+        if not self.works:
+            log.warning(
+                "--backend-sampling has no effect: this device can't find the likeliest tokens"
+            )
 
-    def _works(self, specs: Sequence[SamplerSpec]) -> bool:
-        sampler = OffloadedSampler(self, make_chain(self._context.model, specs))
+    def _is_supported(self) -> bool:
+        # llama.cpp doesn't report whether a device supports a sampler, but an unsupported one
+        # leaves no candidates.
         try:
-            self.arrange({0: sampler})
-            self._context.evaluate_any()
-            return self._context.sampled(0) != NO_TOKEN
+            self.arrange({0: True})
+            self._context.evaluate([1])
+            return bool(self.n_found == self._count(0))
         except BackendError:
             return False
         finally:
-            sampler.close()
+            self.close()
 
-    def sampler(
-        self, params: GenerationParams, n_ctx: int, history: TokenArray
-    ) -> "OffloadedSampler | None":
-        """A chain for a request that needs no logits on the host; None if it can't run on the
-        device completely. `history` is as in `Sampler`."""
-        model = self._context.model
-        specs = effective(plan(params, n_ctx))
-        if not self.supported.issuperset(spec.name for spec in specs):
-            return None
-        if not is_plain(specs, model.n_vocab):
-            return None
-        chain = make_chain(model, specs)
-        if size := window(params, n_ctx):
-            for token in history[-size:].tolist():
-                C.llama_sampler_accept(chain, token)
-        return OffloadedSampler(self, chain)
+    def suits(self, sampler: Sampler) -> bool:
+        """Returns whether the tokens that the device finds are always sufficient for `sampler`."""
+        n = sampler.n_sufficient
+        return self.works and n is not None and n <= self.n_found
 
-    def arrange(self, wanted: Mapping[int, "OffloadedSampler | None"]) -> None:
-        """Attach the wanted sampler, or none, to each of these sequences, whose logits the next
-        decode computes. Raises BackendError."""
-        for sequence, sampler in wanted.items():
-            present = self._attached.get(sequence)
-            if present is sampler:
-                continue
-            if present is not None:
-                self.detach(sequence)
-            if sampler is not None:
-                # A preempted request comes back with another sequence id.
-                if sampler.sequence is not None:
-                    self.detach(sampler.sequence)
-                sampler.prepare()
-                if not self._context.set_sampler(sequence, sampler.chain):
-                    raise failure("the device doesn't accept a sampler")
-                self._attached[sequence], sampler.sequence = sampler, sequence
-
-    def detach(self, sequence: int) -> None:
-        self._context.set_sampler(sequence, None)
-        self._attached.pop(sequence).sequence = None
-
-    def sampled(self, index: int) -> int:
-        """The token chosen from batch position `index` of the last decode. Raises
+    def arrange(self, wanted: Mapping[int, bool]) -> None:
+        """Determine for each of these sequences whether the next decode finds its tokens on the
+        device. The device can find them for at most one output of a sequence. Raises
         BackendError."""
-        token = self._context.sampled(index)
-        if token == NO_TOKEN:
-            raise BackendError("the device has chosen no token")
-        return token
+        for sequence, is_wanted in wanted.items():
+            if is_wanted and sequence not in self._chains:
+                chain = make_chain(self._context.model, [SamplerSpec("top_k", (self.n_found,))])
+                if not self._context.set_sampler(sequence, chain):
+                    C.llama_sampler_free(chain)
+                    raise failure("the device doesn't accept a sampler")
+                self._chains[sequence] = chain
+            elif not is_wanted and sequence in self._chains:
+                self._detach(sequence)
 
+    def _detach(self, sequence: int) -> None:
+        self._context.set_sampler(sequence, None)  # otherwise the next graph uses freed memory
+        C.llama_sampler_free(self._chains.pop(sequence))
 
-class OffloadedSampler:
-    """The chain of one request, which the device applies during the decode.
+    def found(self, rows: Mapping[int, int]) -> tuple[TokenArray, Floats] | None:
+        """The ids and the logits (len(rows), n_found) of the likeliest tokens, unordered, of some
+        outputs of the last decode, whose sequences are arranged for it. `rows` has the row of each
+        in the results by batch position, see `TokenBatch.rows`. None if the device has found
+        none."""
+        if self._count(min(rows)) != self.n_found:
+            return None
+        ids, logits = self._candidates(rows)
+        return (ids, logits) if self._are_tokens(ids) else None
 
-    Probabilities and random numbers are the same as in `Sampler`. But unless `top_p` sorts the
-    candidates, their order differs, so the same random number may choose another token.
-    """
+    def _are_tokens(self, ids: TokenArray) -> bool:
+        return bool(ids.min() >= 0 and ids.max() < self._context.model.n_vocab)
 
-    def __init__(self, offload: Offload, chain: Any) -> None:
-        self._offload = offload
-        self.chain = chain
-        self.sequence: int | None = None  # attached to
-        self._prepared = False
+    def _candidates(self, rows: Mapping[int, int]) -> tuple[TokenArray, Floats]:
+        # One address is enough for each: every call waits for the device.
+        context, first = self._context._ctx, min(rows)
+        places = np.array([*rows.values()]) - rows[first]
+        shape = (int(places.max()) + 1, self._context.model.n_vocab)  # of both buffers from there
+        ids = view(C.llama_get_sampled_candidates_ith(context, first), math.prod(shape), _ID)
+        logits = view(C.llama_get_sampled_logits_ith(context, first), math.prod(shape), _LOGIT)
+        among = (places, slice(self.n_found))
+        return ids.reshape(shape)[among], logits.reshape(shape)[among]
 
-    def prepare(self) -> None:
-        """To be called before each attachment: llama.cpp accepts a chain only once."""
-        if self._prepared:
-            used, self.chain = self.chain, C.llama_sampler_clone(self.chain)
-            C.llama_sampler_free(used)
-        self._prepared = True
-
-    def sample(self, index: int) -> int:
-        """The token that the device has chosen at batch position `index`; recorded for the
-        penalties. Raises BackendError if there is none."""
-        token = self._offload.sampled(index)
-        C.llama_sampler_accept(self.chain, token)
-        return token
+    def _count(self, index: int) -> int:
+        return int(C.llama_get_sampled_candidates_count_ith(self._context._ctx, index))
 
     def close(self) -> None:
-        if self.sequence is not None:
-            self._offload.detach(self.sequence)  # otherwise the next graph would use freed memory
-        if self.chain:
-            C.llama_sampler_free(self.chain)
-            self.chain = None
+        for sequence in [*self._chains]:
+            self._detach(sequence)

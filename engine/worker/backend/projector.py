@@ -9,16 +9,16 @@ import logging
 import os
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 from llama_cpp import mtmd_cpp as M
+from msgspec import structs
 
 from specllama.engine import system
 from specllama.engine.errors import BackendError
-from specllama.engine.formats.gguf_header import Header, HeaderError, read_header
 from specllama.engine.options import EngineOptions
 from specllama.engine.wire.devices import CPU, DeviceUse, mib
 from specllama.engine.wire.media import Media, MediaKind
@@ -30,6 +30,9 @@ from specllama.engine.worker.backend.model import Model
 from specllama.engine.worker.backend.model_params import device_handle
 from specllama.engine.worker.backend.mtmd_log import failure, forget_errors, listen
 from specllama.engine.worker.tokens import TokenArray
+
+if TYPE_CHECKING:
+    from specllama.engine.formats.gguf_header import Header
 
 log = logging.getLogger("specllama.engine.projector")
 
@@ -68,10 +71,17 @@ def projector_uses(options: EngineOptions) -> list[DeviceUse]:
 
 
 def _place(options: EngineOptions) -> str:
-    names = options.compute.device
-    if not options.media.mmproj_offload or list(names) == ["none"]:
+    name = _device(options)
+    if name == "none":
         return CPU
-    return names[0] if names else next((name for name, *_ in devices()), CPU)
+    return name or next((name for name, *_ in devices()), CPU)
+
+
+def _device(options: EngineOptions) -> str:
+    """The name of the projector's device; "none" for the CPU, empty for the first device."""
+    if not options.media.mmproj_offload:
+        return "none"
+    return options.media.mmproj_device or next(iter(options.compute.device), "")
 
 
 MAX_RATIO = 200
@@ -149,7 +159,7 @@ class Projector:
         params.image_min_tokens = options.media.image_min_tokens
         params.image_max_tokens = options.media.image_max_tokens
         params.cb_eval = self._slices.callback
-        self.batch_tokens = int(params.batch_max_tokens)
+        self.batch_tokens = params.batch_max_tokens = options.media.mtmd_batch_max_tokens
         forget_errors()
         self._mtmd: Any = M.mtmd_init_from_file(os.fsencode(path), model._model, params)
         if not self._mtmd:
@@ -213,21 +223,24 @@ class Projector:
     def _tokenized(self, media: Media, *, with_data: bool) -> Iterator[list[Any]]:
         """A context with libmtmd's chunks of a medium, which are freed at its end."""
         forget_errors()
-        bitmap = _bitmap(media, with_data=with_data)
+        bitmaps: list[Any] = []
         chunks = M.mtmd_input_chunks_init()
         try:
-            part = M.mtmd_input_part(None, bitmap)
-            parts = (ctypes.POINTER(M.mtmd_input_part) * 1)(ctypes.pointer(part))
-            if M.mtmd_tokenize_from_parts(self._mtmd, chunks, parts, 1, False) != 0:
-                raise failure(f"cannot prepare the {media.kind}")
-            M.mtmd_bitmap_free(bitmap)
-            bitmap = None
+            try:
+                for frame in _frames(media):
+                    bitmaps.append(_bitmap(frame, with_data=with_data))
+                    M.mtmd_bitmap_set_mergeable(bitmaps[-1], media.n_frames > 1)
+                made = [ctypes.pointer(M.mtmd_input_part(None, each)) for each in bitmaps]
+                parts = (ctypes.POINTER(M.mtmd_input_part) * len(made))(*made)
+                if M.mtmd_tokenize_from_parts(self._mtmd, chunks, parts, len(made), False) != 0:
+                    raise failure(f"cannot prepare the {media.kind}")
+            finally:
+                for bitmap in bitmaps:
+                    M.mtmd_bitmap_free(bitmap)
             n = M.mtmd_input_chunks_size(chunks)
             yield [M.mtmd_input_chunks_get(chunks, i) for i in range(n)]
         finally:
             M.mtmd_input_chunks_free(chunks)
-            if bitmap is not None:
-                M.mtmd_bitmap_free(bitmap)
 
     def _text(self, chunk: Any) -> TokenArray:
         n = ctypes.c_size_t()
@@ -341,9 +354,12 @@ class Projector:
                 self._mtmd = None
 
 
-def projector_header(path: str) -> Header:
+def projector_header(path: str) -> "Header":
     """The header of a projector file. Raises `BackendError` if the file isn't a projector, or is
     damaged."""
+    # Only here: a start without a projector is faster.
+    from specllama.engine.formats.gguf_header import HeaderError, read_header
+
     try:
         with open(path, "rb") as file:
             header = read_header(file)
@@ -355,7 +371,7 @@ def projector_header(path: str) -> Header:
     return header
 
 
-def projector_kinds(header: Header) -> tuple[str, ...]:
+def projector_kinds(header: "Header") -> tuple[str, ...]:
     """llama.cpp's names of the projector types in the file."""
     return tuple(str(header.values[key]) for key in _TYPE_KEYS if header.values.get(key))
 
@@ -371,14 +387,34 @@ def _check_kinds(path: str, kinds: Sequence[str]) -> None:
 
 def _placed(options: EngineOptions) -> tuple[bool, int | None]:
     """Whether the projector runs on a GPU, and the GPU's handle (None: the first one)."""
-    names = options.compute.device
-    if not options.media.mmproj_offload or list(names) == ["none"]:
+    name = _device(options)
+    if name == "none":
         return False, None
-    return True, device_handle(names[0]) if names else None
+    if not name:
+        return True, None
+    if name not in (known := [each[0] for each in devices()]):
+        raise BackendError(
+            f"the projector can't run on the device {name!r} (--mmproj-device, or --device; "
+            f"available: {', '.join(known) or 'none'})"
+        )
+    return True, device_handle(name)
 
 
 def _is_text(chunk: Any) -> bool:
     return bool(M.mtmd_input_chunk_get_type(chunk) == M.MTMD_INPUT_CHUNK_TYPE_TEXT)
+
+
+def _frames(media: Media) -> Iterator[Media]:
+    """The frames of a video as images; any other medium alone. Raises `BackendError`."""
+    if media.n_frames == 1:
+        yield media
+        return
+    n_bytes, rest = divmod(len(media.data), max(1, media.n_frames))
+    if media.kind != "image" or rest or not n_bytes or media.n_frames < 1:
+        raise BackendError("the data of the frames of a video don't match their number")
+    for start in range(0, len(media.data), n_bytes):
+        rows = media.data[start : start + n_bytes]
+        yield structs.replace(media, data=rows, n_frames=1)
 
 
 def _bitmap(media: Media, *, with_data: bool) -> Any:

@@ -1,7 +1,7 @@
 """Sampler chains: from logits to a token."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,59 +10,40 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
 from specllama.engine.params import GenerationParams
-from specllama.engine.worker.backend.candidates import Candidates
+from specllama.engine.worker.backend.candidates import CandidateRows, Candidates
 from specllama.engine.worker.backend.context import Context
 from specllama.engine.worker.backend.model import Model
+from specllama.engine.worker.backend.row_scan import Top, top
 from specllama.engine.worker.backend.sampler_chain import (
     ARGMAX,
     SamplerSpec,
+    Shortlist,
     effective,
+    n_sufficient,
     plan,
     shortlist,
     window,
 )
-from specllama.engine.worker.tokens import TokenArray, TokenBuffer
-
-# ---- The largest of many values, without sorting them.
-
+from specllama.engine.worker.tokens import TokenArray, TokenBuffer, TokenSet
 
 Floats = npt.NDArray[np.float32]
 
-MIN_GROUPS = 1024
 
-
-def floor(values: Floats, n: int) -> float:
-    """A threshold that at least `n` of `values` (1 <= n <= their number) reach, and few more: at
-    most the n-th largest, and -inf if all values are needed.
-
-    It is the n-th largest of the maxima of disjoint groups. Finding it, and then the values that
-    reach it, takes a tenth of the time of partitioning all values.
-    """
-    n_groups = max(4 * n, MIN_GROUPS)
-    rows = len(values) // n_groups
-    if rows > 1:
-        values = values[: rows * n_groups].reshape(rows, n_groups).max(axis=0)
-    return float(np.partition(values, -n)[-n]) if n < len(values) else -np.inf
-
-
-def largest(values: Floats, n: int) -> npt.NDArray[np.intp]:
+def largest(values: Floats, n: int) -> npt.NDArray[np.integer]:
     """The indices of the `n` (at least 1) largest `values`, the largest first; equal ones in their
     order."""
     if n == 1:
         return np.array([values.argmax()])
-    least = floor(values, n)
-    # With -inf, a comparison would lose NaN.
-    where = np.flatnonzero(values >= least) if least > -np.inf else np.arange(len(values))
-    return where[np.argsort(-values[where], kind="stable")[:n]]
+    found = top(values, n)
+    return np.argsort(-values, kind="stable")[:n] if found is None else found.largest(n)
 
 
 FEW = 8192
 """Up to so many tokens, the chain itself is as fast as making a shortlist."""
-SPARE = 4
-"""Shortlists have this many times the needed tokens: some may not be allowed, and the next token's
-logits may be lower."""
-MIN_P_SLACK = 1e-3
-"""Relative to the logits; far larger than their rounding errors."""
+SPARE, MORE = 2, 16
+"""Where some tokens may be forbidden, biased or penalized, shortlists have `SPARE` times the needed
+tokens, and `MORE`."""
+_NO_ID = np.iinfo(np.int32).max
 _NO_LOGIT = np.zeros(1, np.float32)
 INFILL_AMONG = 256
 """Maximum candidates for the infill sampler, which compares the texts of all pairs."""
@@ -87,7 +68,12 @@ class Sampler:
     def __init__(
         self, model: Model, params: GenerationParams, n_ctx: int, history: TokenArray
     ) -> None:
-        specs = effective(plan(params, n_ctx))
+        specs, n_used = effective(plan(params, n_ctx)), window(params, n_ctx)
+        self.n_sufficient = n_sufficient(specs, n_used)
+        """The number of the likeliest tokens of any row that are sufficient for a choice; None if
+        no number is known."""
+        self.is_offloaded = False
+        """True if the model's device finds these tokens, so that the host has no rows."""
         self._chain = make_chain(model, [])  # owns the other chains
         biases: Sequence[tuple[int, float]] = ()
         if specs[0].name == "logit_bias":
@@ -103,14 +89,14 @@ class Sampler:
         self._rest = make_chain(model, specs[n_edits:])
         C.llama_sampler_chain_add(self._chain, self._rest)
         self.slow = self._short is None and model.n_vocab > FEW
-        self._least = np.inf  # the threshold of the last shortlist
+        self._n_vocab = model.n_vocab
         self._remembers = any(spec.name in _WITH_MEMORY for spec in specs)
         # The tokens whose logits samplers may change, without duplicates: biased or already used
         # ones.
         self._known = set(self._biased.tolist())
         self._changed = TokenBuffer(np.array([*self._known], np.int32))
-        if size := window(params, n_ctx):
-            for token in history[-size:].tolist():
+        if n_used:
+            for token in history[-n_used:].tolist():
                 self._accept(token)
 
     def _accept(self, token: int) -> None:
@@ -123,33 +109,48 @@ class Sampler:
             self._known.add(token)
             self._changed.append(token)
 
-    @property
-    def bound(self) -> float | None:
-        """The lowest logit that the next choice considers: infinity if it always takes the
-        likeliest token, None if the threshold isn't known in advance."""
-        if self._short is None:
+    def wanted(self, *, is_limited: bool) -> float | None:
+        """The tokens of a row that are usually sufficient for the next choice, as an argument of
+        `engine.worker.backend.row_scan.RowScan.tops`; None if there is no such number.
+        `is_limited`: not every token is allowed."""
+        short = self._short
+        if short is None or self._n_vocab <= FEW or self.is_offloaded:
             return None
-        if self._is_argmax:
-            return np.inf
-        return self._least if self._short.n and self._least < np.inf else None
+        if short.n:
+            if is_limited or len(self._changed):
+                return SPARE * short.n + MORE
+            return 1 if self._is_argmax else max(2, short.n)
+        return None if is_limited or len(self._changed) else float(np.log(short.min_p))
 
     @property
     def _is_argmax(self) -> bool:
         return self._short == ARGMAX and not len(self._biased)
 
+    @property
+    def is_simple(self) -> bool:
+        """True if `choose_together` can use it: a shortlist is sufficient, and no sampler changes
+        the logits of single tokens."""
+        short = self._short
+        return short is not None and self._n_vocab > FEW and self._keeps_logits
+
+    @property
+    def _keeps_logits(self) -> bool:
+        """True if no sampler changes the logits of single tokens."""
+        return self._edits is None and not len(self._biased)
+
     def sample(
         self,
         context: Context,
         index: int,
-        allowed: TokenArray | None = None,
-        found: TokenArray | None = None,
+        allowed: TokenSet | None = None,
+        found: Top | None = None,
     ) -> int:
         """Choose a token from the logits of batch position `index` (an output of the last decode,
         or a kept one), and record it for the penalties.
 
-        With `allowed` (ids in ascending order, at least one), the chain gets only these tokens;
-        raises `NoTokenError` if the samplers remove all of them. `found` are the tokens whose
-        logits reach `bound`, if `engine.worker.backend.row_scan` has searched this row.
+        With `allowed` (at least one token), the chain gets only these tokens; raises
+        `NoTokenError` if the samplers remove all of them. `found` are the likeliest tokens of this
+        row, as many as `wanted` or more; by default, they are searched if needed.
         """
         if allowed is None and index < context.n_batch:
             token = self._choose_soon(context, index, found)
@@ -162,12 +163,16 @@ class Sampler:
         return self._choose(context.logits(index), context.candidates, allowed, found)
 
     def sample_among(
-        self, context: Context, index: int, allowed: TokenArray | None = None
+        self,
+        context: Context,
+        index: int,
+        allowed: TokenSet | None = None,
+        found: Top | None = None,
     ) -> tuple[int, npt.NDArray[np.int32], Floats]:
         """As `sample`. Also returns copies of the ids and the probabilities of the candidates that
         the chain has left, unordered."""
         candidates = context.candidates
-        token = self._choose(context.logits(index), candidates, allowed)
+        token = self._choose(context.logits(index), candidates, allowed, found)
         left = candidates.left
         return token, left["id"].copy(), left["p"].copy()
 
@@ -185,12 +190,13 @@ class Sampler:
         self,
         row: Floats,
         candidates: Candidates,
-        allowed: TokenArray | None,
-        found: TokenArray | None = None,
+        allowed: TokenSet | None,
+        found: Top | None = None,
     ) -> int:
         """The chosen token. Afterwards, `candidates` has the tokens that the chain has left."""
         if not self._apply_short(row, candidates, allowed, found):
-            self._among(allowed, row if allowed is None else row.take(allowed), candidates)
+            ids = None if allowed is None else allowed.ids
+            self._among(ids, row if ids is None else row.take(ids), candidates)
         return self._finish(candidates, is_limited=allowed is not None)
 
     def _among(self, ids: TokenArray | None, logits: Floats, candidates: Candidates) -> None:
@@ -207,66 +213,58 @@ class Sampler:
         self._accept(token)
         return token
 
-    def _choose_soon(self, context: Context, index: int, found: TokenArray | None) -> int | None:
+    def _choose_soon(self, context: Context, index: int, found: Top | None) -> int | None:
         """A token chosen from a shortlist; None if that isn't possible."""
         if context.model.n_vocab <= FEW or self._short is None:
             return None
+        if self._is_argmax and found is not None:
+            return found.likeliest
         row = context.logits(index)
         if self._is_argmax:
-            token = int(row.argmax() if found is None else found[0])
+            token = int(row.argmax())
             return token if row[token] == row[token] else None  # None for NaN
         candidates = context.candidates
-        if not self._apply_short(row, candidates, None, found):
-            return None
-        return candidates.chosen[0]
+        return candidates.chosen[0] if self._apply_short(row, candidates, None, found) else None
 
     def _apply_short(
-        self,
-        row: Floats,
-        candidates: Candidates,
-        allowed: TokenArray | None,
-        found: TokenArray | None,
+        self, row: Floats, candidates: Candidates, allowed: TokenSet | None, found: Top | None
     ) -> bool:
         """Apply the chain to the tokens that it can choose at all. Returns False if these aren't
         known."""
-        short, changed = self._short, self._changed.view()
-        n_all = len(row) if allowed is None else len(allowed)
-        if short is None or n_all <= FEW:
+        short = self._short
+        if short is None or (len(row) if allowed is None else len(allowed)) <= FEW:
             return False
-        limit = n_all // 8
-        if short.n:
-            n = short.n + len(changed)
-            n = n if allowed is None else SPARE * n
-            if SPARE * n > limit:
-                return False
-            # Usually the last threshold fits again, which saves the search for one.
-            least = self._least
-            if found is None or self._is_argmax:
-                ids = candidates.reaching(row, least, limit // 2, changed)
-            else:
-                ids = np.union1d(found, changed) if len(changed) else found
-                ids = ids if len(ids) <= limit // 2 else ids[:0]
-            if len(ids) < n:
-                least = self._least = floor(row, SPARE * n)
-                ids = candidates.reaching(row, least, limit, changed)
-        elif allowed is None and not len(changed):
-            highest = float(row.max())
-            least = highest + np.log(short.min_p) - MIN_P_SLACK * (1 + abs(highest))
-            ids = candidates.reaching(row, least, limit, changed)
-        else:
-            return False
-        if len(ids) < max(1, short.n):
-            return False
+        for ids, logits, least in self._shortlists(row, allowed, found):
+            values = candidates.fill(ids, logits)
+            self._edit(values, candidates, ids)
+            if not short.n or _are_the_largest(values, short, least):
+                C.llama_sampler_apply(self._rest, candidates.pointer)
+                return True
+        return False
+
+    def _shortlists(
+        self, row: Floats, allowed: TokenSet | None, found: Top | None
+    ) -> Iterator[Top]:
+        """Shortlists to try, the cheapest first. Each has all allowed tokens with logits of at
+        least `Top.least`, and all changed ones."""
+        changed = self._changed.view()
+        n_most = max(2, self._short.n + len(changed)) if self._short is not None else 0
+        wanted = self.wanted(is_limited=allowed is not None)
+        if wanted is None:
+            return
+        if allowed is None or allowed.has_many:
+            found = top(row, wanted) if found is None else found
+            if found is not None:
+                yield _adjusted(found, row, changed, allowed)
         if allowed is not None:
-            ids = ids[_are_among(ids, allowed)]
-            if len(ids) < short.n:
-                return False
-        values = candidates.fill(ids, row[ids])
-        self._edit(values, candidates, ids)
-        if short.n and not _are_the_largest(values, short.n, least, distinct=not short.by_order):
-            return False
-        C.llama_sampler_apply(self._rest, candidates.pointer)
-        return True
+            found = top(row.take(allowed.ids), n_most)
+            if found is not None:
+                found = found._replace(ids=allowed.ids[found.ids])
+                yield _adjusted(found, row, changed, allowed) if len(changed) else found
+        elif n_most > wanted:
+            found = top(row, n_most)
+            if found is not None:
+                yield _adjusted(found, row, changed, allowed)
 
     def _edit(self, values: Floats, candidates: Candidates, ids: TokenArray | None) -> None:
         """Apply biases and penalties to the candidates `ids` with the logits `values`."""
@@ -288,6 +286,94 @@ class Sampler:
             self._chain = self._edits = self._rest = None
 
 
+def choose_together(samplers: Sequence[Sampler], rows: Sequence[Top]) -> list[int | None]:
+    """The choice of each of the `samplers`, for which `is_simple` must be true, as by
+    `Sampler.sample` with the found tokens `rows`; None where that needs more than these. One call
+    for all takes a fraction of the time of one for each."""
+    chosen: list[int | None] = [None] * len(rows)
+    several: list[int] = []
+    n_wanted: list[int] = []
+    for at, (sampler, row) in enumerate(zip(samplers, rows, strict=True)):
+        if sampler._is_argmax:
+            chosen[at] = row.likeliest if len(row.ids) else None
+        else:
+            several.append(at)
+            n_wanted.append(sampler._short.n if sampler._short is not None else 0)
+    if not several:
+        return chosen
+    enough = have_unique_order([rows[at].logits for at in several], n_wanted)
+    several = [at for at, is_enough in zip(several, enough, strict=True) if is_enough]
+    if several:
+        ids = np.concatenate([rows[at].ids for at in several])
+        logits = np.concatenate([rows[at].logits for at in several])
+        candidates = CandidateRows(ids, logits, [len(rows[at].ids) for at in several])
+        _apply(samplers, several, candidates, chosen)
+    return chosen
+
+
+def choose_found(
+    samplers: Sequence[Sampler], ids: TokenArray, logits: Floats, candidates: Candidates
+) -> list[int | None]:
+    """The choice of each of the `samplers` from a row of `ids` and `logits` (len(samplers), n),
+    which are at least `n_sufficient` of its likeliest tokens, in any order. The token is the same
+    as by `Sampler.sample` unless logits are equal. None where the largest isn't finite."""
+    chosen: list[int | None] = [None] * len(samplers)
+    highest = logits.max(axis=1)
+    are_numbers = (highest > -np.inf).tolist()  # not for NaN
+    likeliest: list[int] = []
+    if any(sampler._is_argmax for sampler in samplers):
+        # Of equal ones, the first.
+        likeliest = np.where(logits == highest[:, None], ids, _NO_ID).min(axis=1).tolist()
+    together: list[int] = []
+    for at, (sampler, is_number) in enumerate(zip(samplers, are_numbers, strict=True)):
+        if not is_number:
+            continue
+        if sampler._is_argmax:
+            chosen[at] = likeliest[at]
+        elif sampler._keeps_logits:
+            together.append(at)
+        else:
+            order = ids[at].argsort()
+            sampler._among(ids[at][order], logits[at][order], candidates)
+            chosen[at] = sampler._finish(candidates, is_limited=False)
+    if together:
+        counts = [ids.shape[1]] * len(together)
+        rows = CandidateRows(ids[together].ravel(), logits[together].ravel(), counts)
+        _apply(samplers, together, rows, chosen)
+    return chosen
+
+
+def _apply(
+    samplers: Sequence[Sampler],
+    places: Sequence[int],
+    rows: CandidateRows,
+    chosen: list[int | None],
+) -> None:
+    """Put the choice of the samplers at these `places`, which change no single logits, from `rows`
+    into `chosen`, and record it."""
+    tokens = rows.apply([samplers[at]._rest for at in places])
+    for at, token in zip(places, tokens, strict=True):
+        samplers[at]._accept(token)
+        chosen[at] = token
+
+
+def have_unique_order(rows: Sequence[Floats], numbers: Sequence[int]) -> list[bool]:
+    """For each of `rows`, True if it has at least its number of logits, and that many of them are
+    the largest ones, in a unique order; for the number 0, if it has any. llama.cpp selects no token
+    from an empty row."""
+    counts = np.array([len(row) for row in rows])
+    padded = np.full((len(rows), counts.max() + 1), -np.inf, np.float32)
+    padded[np.arange(padded.shape[1]) < counts[:, None]] = np.concatenate(rows)
+    padded.sort(axis=1)
+    are_equal = padded[:, 1:] == padded[:, :-1]
+    wanted = np.array(numbers)
+    counts_from = are_equal.shape[1] - np.arange(are_equal.shape[1])  # the rank of the larger one
+    matters = counts_from <= wanted[:, None]
+    has_enough = counts >= np.maximum(wanted, 1)
+    found: list[bool] = (has_enough & ~(are_equal & matters).any(axis=1)).tolist()
+    return found
+
+
 def _are_among(ids: TokenArray, sorted_ids: TokenArray) -> npt.NDArray[np.bool_]:
     """For each of `ids`, True if it is in `sorted_ids`, which must not be empty."""
     at = np.minimum(sorted_ids.searchsorted(ids), len(sorted_ids) - 1)
@@ -295,13 +381,29 @@ def _are_among(ids: TokenArray, sorted_ids: TokenArray) -> npt.NDArray[np.bool_]
     return among
 
 
-def _are_the_largest(values: Floats, n: int, least: float, *, distinct: bool) -> bool:
-    """True if the `n` largest of `values` are also the largest together with any values below
-    `least`. With `distinct`, they must also have a unique order."""
+def _adjusted(found: Top, row: Floats, changed: TokenArray, allowed: TokenSet | None) -> Top:
+    """`found` with the tokens `changed`, and without tokens that aren't `allowed`."""
+    ids, logits, least = found
+    if len(changed):
+        values = row[changed]
+        more = ~(values >= least)  # the others are in `found`
+        ids = np.concatenate((ids, changed[more]))
+        order = ids.argsort()
+        ids, logits = ids[order], np.concatenate((logits, values[more]))[order]
+    adjusted = Top(ids, logits, least)
+    return adjusted if allowed is None else adjusted.among(allowed)
+
+
+def _are_the_largest(values: Floats, short: Shortlist, least: float) -> bool:
+    """True if the `short.n` largest of `values` are also the largest together with any values below
+    `least`. Unless `short.by_order`, they must also have a unique order."""
+    n = short.n
+    if len(values) < n:
+        return False
     ordered = np.sort(values)[-n - 1 :]
     if not ordered[-n] >= least:  # also for NaN
         return False
-    return not distinct or bool((ordered[1:] > ordered[:-1]).all())
+    return short.by_order or bool((ordered[1:] > ordered[:-1]).all())
 
 
 _WITH_MEMORY = ("penalties", "dry", "adaptive_p")

@@ -89,6 +89,33 @@ def shortlist(specs: Sequence[SamplerSpec]) -> Shortlist | None:
     return None
 
 
+def n_sufficient(specs: Sequence[SamplerSpec], n_used: int) -> int | None:
+    """The number of the likeliest tokens of any row that are sufficient for a chain of `effective`
+    samplers, whose penalties concern at most `n_used` tokens. None if no number is known."""
+    n_biased = len(specs[0].args[0]) if specs[0].name == "logit_bias" else 0
+    biases, rest = (specs[:1], specs[1:]) if n_biased else ([], specs)
+    short = shortlist(rest)
+    if short is None or not short.n:
+        return None
+    # Each edit can remove one of the likeliest tokens, but none may add one.
+    if not all(_only_lowers(spec) for spec in [*biases, *rest[: short.n_edits]]):
+        return None
+    return short.n + n_biased + (n_used if short.n_edits else 0)
+
+
+def _only_lowers(spec: SamplerSpec) -> bool:
+    """True if a sampler that changes the logits of single tokens never raises one."""
+    match spec.name, spec.args:
+        case "logit_bias", (biases,):
+            return all(bias <= 0 for _, bias in biases)
+        case "penalties", (_, repeat, frequency, presence):
+            return bool(repeat >= 1 and frequency >= 0 and presence >= 0)
+        case "dry", (multiplier, *_):
+            return bool(multiplier >= 0)
+        case _:
+            return False
+
+
 def _is_off(spec: SamplerSpec) -> bool:
     """True if the sampler has no effect; computed in float32, as in llama.cpp."""
     name, args = spec
@@ -106,24 +133,6 @@ def _is_off(spec: SamplerSpec) -> bool:
             return bool(values[0] <= 0 or values[1] > 0.5)
         case _:
             return False
-
-
-def is_plain(specs: Sequence[SamplerSpec], n_vocab: int) -> bool:
-    """True if a chain of `effective` samplers works the same on a device as on the CPU, without
-    violating an assertion there: every sampler at most once, `top_k` at most the vocabulary,
-    `min_keep` at most 1, and at most one bias for a token."""
-    names = [spec.name for spec in specs]
-    if len(set(names)) < len(names):
-        return False
-    for name, args in specs:
-        match name:
-            case "top_k" if args[0] > n_vocab:
-                return False
-            case "top_p" | "min_p" if args[1] > 1:
-                return False
-            case "logit_bias" if len({token for token, _ in args[0]}) < len(args[0]):
-                return False
-    return True
 
 
 def is_greedy(params: GenerationParams) -> bool:

@@ -2,7 +2,6 @@
 
 from llama_cpp import llama_cpp as C
 
-from specllama.engine import system
 from specllama.engine.worker.backend.context import Context
 
 CHUNK = 64
@@ -23,17 +22,17 @@ def warm_up(context: Context) -> None:
 
     All sequences of `context` must be empty, and are so afterwards. Raises `BackendError`."""
     C.llama_set_warmup(context._ctx, True)  # with all experts
-    context.evaluate_any()
+    context.evaluate([1], erase=False)
     C.llama_set_warmup(context._ctx, False)
     n_trained = context.model.n_ctx_train  # later positions may not exist
     n = min(CHUNK, context.n_ubatch, context.n_batch, context.n_ctx_seq, n_trained)
     n_few = min(FEW, n)
     n_sequences = min(FEW // 2, context.n_seq, n_few)
+    is_small = context.model.n_params <= SMALL
     seconds = 0.0
-    for _ in range(2):  # the second run measures the device's speed
-        start = system.now()
-        context.evaluate([n_few // n_sequences] * n_sequences)
-        seconds = system.now() - start
-    if context.model.n_params <= SMALL or seconds * n <= CHUNK_SECONDS * n_few:
-        context.evaluate([n])
+    for _ in range(1 if is_small else 2):  # the second run measures the device's speed
+        seconds = context.evaluate([n_few // n_sequences] * n_sequences, erase=False)
+    if is_small or seconds * n <= CHUNK_SECONDS * n_few:
+        context.evaluate([n], erase=False)
+    context.clear(erase=True)  # once, since that takes long for a large cache
     C.llama_perf_context_reset(context._ctx)

@@ -1,4 +1,5 @@
-"""Counts the cells of a unified KV cache: which sequences own how many of them."""
+"""Counts the cells of a unified KV cache: which sequences own how many of them, and about how
+far up these are."""
 
 from collections.abc import Iterable
 
@@ -19,6 +20,7 @@ class Cells:
         self._owners = np.zeros(n_cells, np.int32)
         self._free = np.arange(n_cells, dtype=np.int32)  # the first `n_free` of them
         self._held: dict[int, TokenBuffer] = {}
+        self._tops: dict[int, int] = {}  # the estimated highest place of a cell, by sequence
 
     def held(self, sequence: int) -> int:
         """The number of cells of `sequence`, one for each token of its text."""
@@ -32,10 +34,31 @@ class Cells:
                 marked[self._held[sequence].view()] = True
         return int(np.count_nonzero(marked))
 
+    def n_covered(self, n_more: int = 0) -> int:
+        """The estimated number of cells up to the highest used one, over which llama.cpp computes
+        attention, after `n_more` cells have been taken."""
+        n_used = len(self._owners) - self.n_free
+        return max(n_used + n_more, *self._tops.values(), 0)
+
+    def shares(self, sequences: Iterable[int], others: Iterable[int]) -> dict[int, float]:
+        """For each of `sequences`, the number of its cells that `others` don't hold. A cell of
+        several sequences counts in parts."""
+        marked = np.zeros(len(self._owners), np.bool_)
+        for other in others:
+            if other in self._held:
+                marked[self._held[other].view()] = True
+        held = {id: self._held[id].view() for id in sequences if id in self._held}
+        unmarked = {id: cells[~marked[cells]] for id, cells in held.items()}
+        return {id: float((1 / self._owners[cells]).sum()) for id, cells in unmarked.items()}
+
     def grow(self, sequence: int, n: int) -> None:
         """Give `sequence` `n` more cells, which must be free."""
         assert n <= self.n_free, "more cells are taken than there are"
         self.n_free -= n
+        # llama.cpp takes low cells first (`llama_kv_cache::find_slot`), so about so many are used.
+        top = len(self._owners) - self.n_free
+        if top > self._tops.get(sequence, 0):
+            self._tops[sequence] = top
         buffer = self._held.get(sequence)
         if n == 1 and buffer is not None:  # one token of a step: faster without slices
             cell = self._free.item(self.n_free)
@@ -56,6 +79,7 @@ class Cells:
             shared = self._held[source].view(0, n).copy()
             self._owners[shared] += 1
             self._held[target] = TokenBuffer(shared)
+            self._tops[target] = self._tops[source]
 
     def cut(self, sequence: int, start: int, stop: int | None = None) -> None:
         """Release the cells of `sequence` from number `start` up to `stop` (exclusive), or to the
@@ -71,7 +95,7 @@ class Cells:
         self.n_free += len(freed)
         buffer.remove(start, stop)
         if not len(buffer):
-            del self._held[sequence]
+            del self._held[sequence], self._tops[sequence]
 
     def n_alone(self, sequence: int, start: int = 0) -> int:
         """The number of cells of `sequence` from number `start` on that it doesn't share."""

@@ -23,8 +23,25 @@ def positions(n_done: int, n_prompt: int) -> list[int]:
     """The positions for checkpoints in a prompt whose first `n_done` tokens are evaluated."""
     end = n_prompt - NEAR_END
     wanted = {end, *(end - length for length in LAST_MESSAGES)}
-    wanted.update(range(STEP, end - max(LAST_MESSAGES), STEP))
+    wanted.update(range(STEP, near_end(n_prompt), STEP))
     return sorted(n for n in wanted if n > n_done)
+
+
+def near_end(n_prompt: int) -> int:
+    """The first position for a checkpoint near the end of a prompt."""
+    return n_prompt - NEAR_END - max(LAST_MESSAGES)
+
+
+def spaced(wanted: Iterable[int], last: int, n_prompt: int, step: int) -> list[int]:
+    """Those of the `wanted` positions, in ascending order, that are at least `step` tokens after
+    the one before, the first of them after `last` (0: there is none), and all that are near the end
+    of the prompt."""
+    found: list[int] = []
+    for n in wanted:
+        if not last or n - last >= step or n >= near_end(n_prompt):
+            found.append(n)
+            last = n
+    return found
 
 
 class Checkpoint(NamedTuple):

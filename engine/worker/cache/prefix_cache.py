@@ -52,6 +52,8 @@ class PrefixCache:
         self._texts: dict[int, _IndexedText] = {}  # by sequence id
         self._cells = None if n_cells is None else Cells(n_cells)
         self._checkpoints = Checkpoints(n_checkpoints)
+        self.n_rows = 0
+        """The number of rows that were evaluated so far; `evaluated` counts them."""
         self.evicted = EvictedTexts()
         """The beginnings of texts that are no longer in the KV cache."""
 
@@ -112,6 +114,15 @@ class PrefixCache:
         """The number of cells of these texts, shared ones counted once; 0 for separate caches."""
         return self._cells.n_of(ids) if self._cells is not None else 0
 
+    def n_covered(self, n_more: int) -> int:
+        """As `Cells.n_covered`; 0 for separate caches."""
+        return self._cells.n_covered(n_more) if self._cells is not None else 0
+
+    def idle_shares(self, running: Iterable[int]) -> dict[int, float]:
+        """As `Cells.shares`, for each finished text beside the running ones, the least recently
+        used one first."""
+        return {} if self._cells is None else self._cells.shares(self._entries, running)
+
     def reachable(self, id: int, n: int) -> int:
         """The largest length, at most `n`, to which a text can be cut or shared."""
         if self._kv.is_cuttable or n >= self._kv.first_cut(id):
@@ -149,7 +160,7 @@ class PrefixCache:
         if self._cells is not None:
             self._cells.share(source, target, n)
         if source in self._entries:
-            self._entries[source] = self._entries.pop(source)
+            self._entries[source] = self._entries.pop(source)._replace(used_at=self.n_rows)
         return True
 
     def cut(self, id: int, start: int) -> bool:
@@ -228,7 +239,7 @@ class PrefixCache:
         for other in list(self._entries):
             if self._is_superseded(other, entry):
                 self.drop(other)
-        self._entries[id] = entry._replace(tokens=entry.tokens.copy())
+        self._entries[id] = entry._replace(tokens=entry.tokens.copy(), used_at=self.n_rows)
         self._reindex(id, entry.tokens, entry.key)
         if entry.limit:
             self._enforce_limit(id)
@@ -271,15 +282,17 @@ class PrefixCache:
     def _remember(self, entry: CachedText) -> None:
         self.evicted.add(entry.tokens[: entry.n_exact], entry.key)
 
-    def offer(self, id: int) -> None:
-        """Offer a finished text that is about to be cut to the second tier, if all of it is
-        exact."""
+    def offer(self, id: int) -> bool:
+        """Offer a finished text that is about to be cut to the second tier, if all of it is exact.
+        True if the tier has the text now."""
         entry = self._entries[id]
-        if self._tier is not None and entry.n_exact >= len(entry.tokens):
-            kept = self.checkpoints.get(id, ())
-            self._tier.offer(id, entry.tokens, entry.key, kept, entry.owner)
-            if entry.limit:
-                self._trim_tier(entry, self._n_bytes_of(entry.owner, without=id))
+        if self._tier is None or entry.n_exact < len(entry.tokens):
+            return False
+        kept = self.checkpoints.get(id, ())
+        is_kept = self._tier.offer(id, entry.tokens, entry.key, kept, entry.owner)
+        if entry.limit:
+            self._trim_tier(entry, self._n_bytes_of_owner(entry.owner, without=id))
+        return is_kept
 
     def _reindex(self, id: int, tokens: TokenArray, key: Key) -> None:
         old = self._texts.get(id)
@@ -319,7 +332,7 @@ class PrefixCache:
         """Drop the least recently used texts of the owner of `newest` until all of them together
         are within its limit: first those of the second tier. `newest` itself stays."""
         entry = self._entries[newest]
-        n_bytes = self._n_bytes_of(entry.owner)
+        n_bytes = self._n_bytes_of_owner(entry.owner)
         in_tier = self._trim_tier(entry, n_bytes)
         for id, each in list(self._entries.items()):
             if n_bytes + in_tier <= entry.limit:
@@ -339,18 +352,19 @@ class PrefixCache:
                 break
         return size
 
-    def _n_bytes_of(self, owner: int, without: int | None = None) -> int:
+    def _n_bytes_of_owner(self, owner: int, without: int | None = None) -> int:
         """The size of the finished texts of `owner` here, with their checkpoints, and without the
         text `without`. Shared cells count for each text."""
-        total = 0
-        for id, entry in self._entries.items():
-            if entry.owner == owner and id != without:
-                if not entry.n_bytes:
-                    states = sum(each.state.nbytes for each in self.checkpoints.get(id, ()))
-                    entry = entry._replace(n_bytes=self._kv.state_size(id) + states)
-                    self._entries[id] = entry
-                total += entry.n_bytes
-        return total
+        owned = [id for id, entry in self._entries.items() if entry.owner == owner]
+        return sum(self.n_bytes_of(id) for id in owned if id != without)
+
+    def n_bytes_of(self, id: int) -> int:
+        """The size of a finished text with its checkpoints."""
+        entry = self._entries[id]
+        if not entry.n_bytes:
+            states = sum(each.state.nbytes for each in self.checkpoints.get(id, ()))
+            entry = self._entries[id] = entry._replace(n_bytes=self._kv.state_size(id) + states)
+        return entry.n_bytes
 
     # ---- room ----------------------------------------------------------------------------
 

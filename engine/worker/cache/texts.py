@@ -99,10 +99,16 @@ class Tier(Protocol):
         key: Key,
         checkpoints: Sequence[Checkpoint] = (),
         owner: int = 0,
-    ) -> None:
-        """Offer `sequence`, which is about to be evicted, to the tier. Its cells are exactly those
-        of `tokens` under `key`. If it can't be cut, `checkpoints` are its checkpoints, the shortest
-        first."""
+    ) -> bool:
+        """Offer `sequence`, which may be evicted then, to the tier. Its cells are exactly those of
+        `tokens` under `key`. If it can't be cut, `checkpoints` are its checkpoints, the shortest
+        first. True if the tier has the text now."""
+
+    def is_worth(self, n_tokens: int, n_bytes: int, n_passed: float) -> bool:
+        """True if an idle text of `n_tokens` and `n_bytes` should be offered now, to remove it from
+        the KV cache: the attention of other texts has passed over its cells, counted once for each
+        row (`n_passed` rows x cells), for as long as it takes to copy the text and to restore it.
+        The step must have time for the copy."""
 
     def find(self, tokens: TokenArray, key: Key, n_held: int) -> Found | None:
         """A text with a longer prefix of `tokens` than the `n_held` tokens in the KV cache, if
@@ -137,7 +143,8 @@ class Tier(Protocol):
 
 class CachedText(NamedTuple):
     """The tokens of a finished text, evaluated under `key`. It is the last text of slot `slot` (-1:
-    the slot has served another one since). The first `n_exact` tokens were computed from exactly
+    the slot has served another one since). `used_at`: the value of `PrefixCache.n_rows` when it
+    was last used. The first `n_exact` tokens were computed from exactly
     the tokens before them; later ones were moved, or computed from moved ones
     (`engine.worker.scheduling.placement`).
 
@@ -151,6 +158,7 @@ class CachedText(NamedTuple):
     owner: int = 0
     limit: int = 0
     n_bytes: int = 0
+    used_at: int = 0
 
 
 EMPTY = CachedText(np.empty(0, np.int32))

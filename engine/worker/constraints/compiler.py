@@ -394,7 +394,7 @@ class Compiler:
         except (GrammarError, ConstraintError) as error:
             raise GrammarError(f"Failed to parse {WHAT[source.kind]}: {error}") from None
         compiled = Compiled(matcher, first, vocabulary, waiting, tried.relaxed)
-        self.end(work, compiled, tried.n_bytes + first.allowed.nbytes)
+        self.end(work, compiled, tried.n_bytes + first.allowed.ids.nbytes)
 
     def _token_id(self, written: str) -> int | None:
         """The id of the token `<text>`, or the id `<number>` itself; None if there is no such

@@ -7,12 +7,11 @@ tokens costs no more than generating them.
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from llguidance import LLMatcher
 
 from specllama.engine import system
@@ -21,7 +20,7 @@ from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints.lazy import Waiting
 from specllama.engine.worker.constraints.vocabulary import Vocabulary
-from specllama.engine.worker.tokens import TokenArray
+from specllama.engine.worker.tokens import TokenSet
 
 # ---- Masks: the tokens that a grammar allows next.
 
@@ -33,21 +32,19 @@ mask."""
 FREE_SECONDS = 0.01
 SLOW_SECONDS = 2.0
 """Maximum CPU time of all masks of a text, not counting the first `FREE_SECONDS` of each."""
-DENSE = 16
-"""If more than one in `DENSE` bytes has bits set, all bytes are unpacked."""
 INLINE_SECONDS = 2e-4
-"""After a mask that took less than this, the next one is computed inline: usually it takes a few
-microseconds, less than passing it to another thread. After a slow mask in the same text, masks are
-never computed inline, so that other sequences of the step don't wait."""
+"""After a mask that took less than this, the next one is computed inline, while a device computes:
+usually it takes a few microseconds, less than passing it to another thread. After a slow mask in
+the same text, masks are never computed inline, so that other sequences of the step don't wait."""
 
 
 @dataclass(frozen=True)
 class Mask:
-    """The allowed next tokens, in ascending order. `ended`: all of them end the text. `stopped`: no
-    token is allowed, and `allowed` is that of the place before."""
+    """The allowed next tokens. `ended`: all of them end the text. `stopped`: no token is allowed,
+    and `allowed` is that of the place before."""
 
     bits: bytes
-    allowed: TokenArray
+    allowed: TokenSet
     ended: bool
     seconds: float  # to compute it
     slow_seconds: float = 0.0  # CPU time beyond `FREE_SECONDS`, of all masks so far
@@ -57,7 +54,7 @@ class Mask:
     def only(self) -> int | None:
         """The only allowed token, if there is exactly one and it doesn't end the text; else
         None."""
-        return None if self.ended or len(self.allowed) != 1 else int(self.allowed[0])
+        return None if self.ended or len(self.allowed) != 1 else self.allowed.ids.item(0)
 
     @property
     def is_quick(self) -> bool:
@@ -70,7 +67,7 @@ class Masks:
 
     def __init__(self, model: Model) -> None:
         self._n_vocab = model.n_vocab
-        self._eog = np.array(sorted(model.eog), np.int32)
+        self._eog = model.eog
         self._pool = system.pool(THREADS, "mask")
 
     def soon(self, matcher: LLMatcher, last: Mask) -> system.Future[Mask]:
@@ -78,7 +75,7 @@ class Masks:
         return self._pool.submit(self.next, matcher, last)
 
     def next(self, matcher: LLMatcher, last: Mask | None) -> Mask:
-        """The mask of the tokens that `matcher` allows next. Shares the array of `last` if nothing
+        """The mask of the tokens that `matcher` allows next. Shares the set of `last` if nothing
         has changed. Raises ConstraintError."""
         begun, used = system.now(), system.processor_seconds()
         bits = mask(matcher)
@@ -89,27 +86,15 @@ class Masks:
             raise ConstraintError(TOO_COMPLEX)
         if last is not None and bits == last.bits:
             return replace(last, seconds=seconds, slow_seconds=slow)
-        allowed = _tokens(bits, self._n_vocab)
+        allowed = TokenSet(bits, self._n_vocab)
         if not len(allowed):
             raise ConstraintError("no token can come next")
-        ended = len(allowed) <= len(self._eog) and bool(np.isin(allowed, self._eog).all())
+        ended = len(allowed) <= len(self._eog) and self._eog.issuperset(allowed.ids.tolist())
         return Mask(bits, allowed, ended, seconds, slow)
 
     def close(self) -> None:
         """Wait for the threads, which use the model."""
         self._pool.shutdown(cancel_futures=True)
-
-
-def _tokens(bits: bytes, n_vocab: int) -> TokenArray:
-    """The tokens below `n_vocab` whose bits are set, in ascending order."""
-    every = np.frombuffer(bits, np.uint8)
-    some = every.nonzero()[0]
-    if len(some) > len(every) // DENSE:
-        flags: npt.NDArray[np.uint8] = np.unpackbits(every, count=n_vocab, bitorder="little")
-        return np.flatnonzero(flags.view(np.bool_)).astype(np.int32)
-    row, bit = np.unpackbits(every[some][:, None], axis=1, bitorder="little").nonzero()
-    tokens: TokenArray = (8 * some[row] + bit).astype(np.int32)
-    return tokens[: tokens.searchsorted(n_vocab)]
 
 
 FEW = 32
@@ -140,6 +125,7 @@ class Constraint:
         self._masks = masks
         self._mask = compiled.mask  # at the current position
         self._pending: system.Future[Mask] | None = None  # the next `_mask`, while it is computed
+        self._is_old = False  # `_mask` is that of the position before, and the next one is quick
         self._looks = True  # for forced tokens after a slow mask
         # Forced tokens, each with the mask after it, or the error instead of one.
         self._ahead: deque[tuple[int, Mask | ConstraintError]] = deque()
@@ -148,12 +134,15 @@ class Constraint:
         if self._pending is not None:
             self._mask = self._pending.result()
             self._pending = None
+        if self._is_old:
+            self._mask = self._masks.next(self._matcher, self._mask)
+            self._is_old = False
         return self._mask
 
     @property
-    def allowed(self) -> TokenArray:
-        """The ids of the allowed next tokens, never empty; waits while they are being computed.
-        Raises ConstraintError if the grammar has become too complex."""
+    def allowed(self) -> TokenSet:
+        """The allowed next tokens, never empty; waits while they are being computed. Raises
+        ConstraintError if the grammar has become too complex."""
         return self._current().allowed
 
     @property
@@ -169,7 +158,7 @@ class Constraint:
 
     def forced(self, n: int) -> list[int]:
         """As `Guide.forced`. Stops at slow masks, which another thread computes."""
-        if n <= 0 or self.awaited is not None:
+        if n <= 0 or self._is_old or self.awaited is not None:
             return []
         try:
             last: Mask | ConstraintError = self._current()
@@ -194,9 +183,11 @@ class Constraint:
         """As `Guide.likely`: if the grammar allows several spellings of a forced text, returns the
         tokenizer's."""
         tokens = self.forced(n)
-        if len(tokens) >= n or self.awaited is not None:
+        if len(tokens) >= n or self._is_old or self.awaited is not None:
             return tokens
         try:
+            if not tokens and self._longest() is None:
+                return []  # the usual case, without a fork
             return (tokens + self._spelling(self._behind_all(tokens), n - len(tokens)))[:n]
         except ConstraintError:
             return tokens
@@ -236,15 +227,25 @@ class Constraint:
         except ConstraintError:
             raise GrammarError(refusal) from None
 
+    def look(self) -> None:
+        """As `Guide.look`."""
+        if self.awaited is None:
+            with suppress(ConstraintError):
+                self._current()
+
     def _consume(self, tokens: list[int]) -> bool:
         last = self._current()
-        if last.is_quick:
-            self._mask = self._behind(tokens, last)
-            return self._mask.stopped
         consume(self._matcher, tokens)
         if self._matcher.is_stopped():
             self._mask = replace(last, ended=True, stopped=True)
             return True
+        if last.is_quick:
+            self._is_old = True
+            # Forced tokens should be known before the next step is launched. They rarely follow a
+            # free choice, and usually as forced text, which is found sooner than a mask.
+            if not last.allowed.has_many or self._matcher.compute_ff_tokens():
+                self._current()
+            return False
         if last.only is None and not last.slow_seconds and self._forces():
             self._mask = self._masks.next(self._matcher, last)
         else:
@@ -299,7 +300,7 @@ class Constraint:
         behind = self._behind_all([shorter])
         if behind.awaited is not None or behind.ended or len(behind.allowed) > FEW:
             return None
-        others = [texts[token] for token in behind.allowed.tolist()]
+        others = [texts[token] for token in behind.allowed.ids.tolist()]
         return longest if all(_agree(text, rest) for text in others) else None
 
     def _spellings(self) -> list[int]:
@@ -307,7 +308,7 @@ class Constraint:
         if len(self.allowed) > FEW:
             return []
         texts = self._vocabulary.texts
-        tokens = sorted(self.allowed.tolist(), key=lambda token: len(texts[token]))
+        tokens = sorted(self.allowed.ids.tolist(), key=lambda token: len(texts[token]))
         longest = texts[tokens[-1]]
         return (
             tokens

@@ -12,7 +12,7 @@ from specllama.engine import system
 from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.params import GrammarTrigger, Thoughts
 from specllama.engine.worker.constraints.vocabulary import Vocabulary
-from specllama.engine.worker.tokens import TokenArray
+from specllama.engine.worker.tokens import TokenSet
 
 # ---- The search of a generated text for the triggers that start a lazy constraint.
 #
@@ -121,9 +121,9 @@ class Guide(Protocol):
     """Determines the allowed next tokens of one generation. Belongs to the thread that steps."""
 
     @property
-    def allowed(self) -> TokenArray | None:
-        """The ids of the allowed next tokens, never empty; None if all are allowed. May wait for
-        them. Raises ConstraintError if they can't be determined."""
+    def allowed(self) -> TokenSet | None:
+        """The allowed next tokens, never empty; None if all are allowed. May wait for them. Raises
+        ConstraintError if they can't be determined."""
 
     @property
     def ended(self) -> bool:
@@ -132,6 +132,10 @@ class Guide(Protocol):
     @property
     def awaited(self) -> system.Future[Any] | None:
         """The pending mask that `allowed` and `ended` wait for; None if they don't wait."""
+
+    def look(self) -> None:
+        """Determine `allowed`, unless another thread does that. Called while a device computes. Its
+        next use raises the error, if there is one."""
 
     def advance(self, token: int) -> bool:
         """Advance past `token`, which must be an allowed one that doesn't end the text. Returns
@@ -172,7 +176,7 @@ class Waiting:
         self._n_tokens = len(vocabulary.texts)
         self._forbidden: dict[Partial, list[int]] = {}
         self._whole: list[int] = []
-        self._cache: dict[tuple[Partial, ...], TokenArray | None] = {}
+        self._cache: dict[tuple[Partial, ...], TokenSet] = {}
         for text in {t.text for t in triggers if t.text}:
             self._find(matcher, vocabulary, text.encode())
 
@@ -195,7 +199,7 @@ class Waiting:
             if trigger in text and (rest := text.partition(trigger)[2]) and goes_wrong(rest):
                 self._whole.append(token)
 
-    def allowed(self, partial: tuple[Partial, ...]) -> TokenArray | None:
+    def allowed(self, partial: tuple[Partial, ...]) -> TokenSet | None:
         if not self._whole and not any(each in self._forbidden for each in partial):
             return None
         if partial not in self._cache:
@@ -203,7 +207,7 @@ class Waiting:
             flags[self._whole] = False
             for each in partial:
                 flags[self._forbidden.get(each, [])] = False
-            self._cache[partial] = np.flatnonzero(flags).astype(np.int32)
+            self._cache[partial] = TokenSet.where(flags)
         return self._cache[partial]
 
 
@@ -223,11 +227,11 @@ class LazyConstraint:
         self._texts = texts
         self._search = search
         self._started: GuideStart | None = None
-        self._allowed: TokenArray | None = None
+        self._allowed: TokenSet | None = None
         self._look()
 
     @property
-    def allowed(self) -> TokenArray | None:
+    def allowed(self) -> TokenSet | None:
         return self._allowed if self._started is None else self._started.allowed
 
     @property
@@ -237,6 +241,10 @@ class LazyConstraint:
     @property
     def awaited(self) -> system.Future[Any] | None:
         return self._started.awaited if self._started is not None else None
+
+    def look(self) -> None:
+        if self._started is not None:
+            self._started.look()
 
     def advance(self, token: int) -> bool:
         if self._started is not None:

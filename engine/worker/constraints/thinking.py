@@ -10,14 +10,12 @@ from contextlib import suppress
 from copy import copy
 from typing import Any, Protocol
 
-import numpy as np
-
 from specllama.engine import system
 from specllama.engine.grammars.compiling import ConstraintError
 from specllama.engine.params import ThinkingRules, Thoughts
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints.lazy import Guide, TriggerSearch
-from specllama.engine.worker.tokens import TokenArray
+from specllama.engine.worker.tokens import TokenSet
 
 _Decoder = getincrementaldecoder("utf-8")
 
@@ -103,21 +101,21 @@ class ThinkingLimit:
             ThoughtsAnywhere(thoughts) if rules.anywhere else TriggerSearch((), thoughts)
         )
         self._budget = rules.budget
-        self._message = [np.array([token], np.int32) for token in message]
-        self._closing = [np.array([token], np.int32) for token in closing]
+        self._message = [*message]
+        self._closing = [*closing]
         self._texts = texts
         self._n_thought = 0
         self._ending = False
         self._decoder = _Decoder("replace")
-        self._forced: deque[TokenArray] = deque()
+        self._forced: deque[int] = deque()
         self._force_if_due()
 
     @property
-    def allowed(self) -> TokenArray | None:
+    def allowed(self) -> TokenSet | None:
         allowed = None if self._inner is None else self._inner.allowed
-        if self._forced and allowed is not None and self._forced[0][0] not in allowed:
+        if self._forced and allowed is not None and self._forced[0] not in allowed:
             self._forced.clear()  # thoughts can't end here; tried again after the next token
-        return self._forced[0] if self._forced else allowed
+        return TokenSet.of([self._forced[0]], len(self._texts)) if self._forced else allowed
 
     @property
     def ended(self) -> bool:
@@ -126,6 +124,10 @@ class ThinkingLimit:
     @property
     def awaited(self) -> system.Future[Any] | None:
         return None if self._inner is None else self._inner.awaited
+
+    def look(self) -> None:
+        if self._inner is not None:
+            self._inner.look()
 
     def forced(self, n: int) -> list[int]:
         """As `Guide.forced`. The limit doesn't change tokens that `inner` forces."""
@@ -160,8 +162,8 @@ class ThinkingLimit:
         has no text, such as one that ends the text. Raises ConstraintError."""
         if self.awaited is not None or self.ended or (allowed := self.allowed) is None:
             return None
-        is_only = len(allowed) == 1 and self._texts[allowed[0]]
-        return int(allowed[0]) if is_only else None
+        only = allowed.ids.item(0) if len(allowed) == 1 else None
+        return only if only is not None and self._texts[only] else None
 
     def end(self) -> None:
         """If the text is inside thoughts, end them at the next token."""

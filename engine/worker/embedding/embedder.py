@@ -26,7 +26,6 @@ from specllama.engine.wire.replies import (
 from specllama.engine.wire.requests import Embed, Rerank
 from specllama.engine.wire.stats import ReplicaLoad, Stats
 from specllama.engine.worker.backend import (
-    MAX_SEQUENCES,
     BackendError,
     EmbeddingContext,
     Model,
@@ -35,10 +34,10 @@ from specllama.engine.worker.backend import (
     PreparedChunk,
     Projector,
     device_memory,
+    sequence_count,
     warm_up,
 )
 from specllama.engine.worker.backend import Vectors as Rows
-from specllama.engine.worker.backend.model import ModelFacts
 from specllama.engine.worker.backend.model_info import model_info, projector_info
 from specllama.engine.worker.cache.texts import Key
 from specllama.engine.worker.embedding.jobs import EmbeddingJob, InputPart, merged, normalized
@@ -50,13 +49,12 @@ from specllama.engine.worker.generation.prompts import (
     check_countable,
     exceeds_context,
     tokenize_prompt,
+    too_large,
 )
 from specllama.engine.worker.media.prompts import MediaPrompts
 from specllama.engine.worker.media.registry import spans
 from specllama.engine.worker.tokens import TokenArray
 
-SHORT_INPUT = 8  # tokens; determines the number of sequences of a full batch
-STATEFUL_SEQUENCES = 4  # for models whose sequences cost memory
 SAME_SCORE = 1e-3  # relative; equal inputs differ by less, through rounding
 
 
@@ -72,6 +70,8 @@ class Embedder:
         self._n_sequences = sequence_count(model, options)
         self.context = context = EmbeddingContext(model, options, self._n_sequences)
         self.n_ctx = min(context.n_ctx, model.n_ctx_train)
+        if options.context.kv_unified_per_slot > 0:
+            self.n_ctx = min(self.n_ctx, options.context.kv_unified_per_slot)
         # Splitting needs causal attention, and memory of the earlier parts.
         self._can_split = context.is_causal and context.has_memory
         self._n_cells = context.n_ctx if context.has_memory else 0  # 0: no memory between steps
@@ -121,7 +121,7 @@ class Embedder:
             context.batch.add([max(self.model.bos, self.model.eos, 0)], 0, sequence)
         context.decode()
         first, last = (float(context.vector_of_sequence(i)[0, 0]) for i in (0, n - 1))
-        context.clear()
+        context.clear(erase=False)
         if not abs(first - last) <= SAME_SCORE * max(1.0, abs(first)):
             raise BackendError("the model has no classification head: it can't rerank")
 
@@ -169,11 +169,11 @@ class Embedder:
         if n_tokens == 0:
             raise invalid_request("an input is empty: there are no tokens to make a vector of")
         if n_tokens > self.n_ctx:
-            raise exceeds_context(n_tokens, self.n_ctx)
+            raise exceeds_context(n_tokens, self.n_ctx, is_input=True)
         if n_tokens > self.context.n_batch and not self._can_split:
             raise server_error(
-                f"an input of {n_tokens} tokens is too large: this model has to see all of it "
-                f"at once, and --ubatch-size is {self.context.n_batch}",
+                f"{too_large(n_tokens)}: this model has to see all of it at once, and "
+                f"--ubatch-size is {self.context.n_batch}",
                 final=True,
             )
 
@@ -321,7 +321,7 @@ class Embedder:
         self._planner.end_long()
         long = self._planner.long
         if long is None:
-            self.context.clear()
+            self.context.clear(erase=False)
             return
         for piece in pieces:
             if piece.input is not long:
@@ -335,7 +335,7 @@ class Embedder:
         if len(pieces) == 1:
             return self._fail(pieces, str(error))
         self._planner.put_apart(pieces)
-        self.context.clear()  # parts of them may be in the context
+        self.context.clear(erase=False)  # parts of them may be in the context
         return []
 
     def _fail(self, pieces: list[InputPart], message: str) -> list[Vectors | Failed]:
@@ -402,16 +402,6 @@ class Embedder:
         self.context.close()
         if self.projector is not None:
             self.projector.close()
-
-
-def sequence_count(model: ModelFacts, options: EngineOptions) -> int:
-    """The maximum number of inputs in one batch."""
-    if options.context.parallel > 0:
-        return options.context.parallel
-    if model.has_state:
-        return STATEFUL_SEQUENCES
-    n_batch = min(options.context.ubatch_size, options.context.batch_size)
-    return max(1, min(MAX_SEQUENCES, n_batch // SHORT_INPUT))
 
 
 def _filled(template: str, query: str, document: str) -> str:

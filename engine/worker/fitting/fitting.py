@@ -76,6 +76,17 @@ def too_large(
     )
 
 
+def too_large_for(device: DeviceMemory, n_ctx: int, kv_cache: Bytes, n_fit: int) -> str:
+    """The error about a KV cache that exceeds the memory of its device and the machine together.
+    `n_fit`: a context that would fit, 0 if there is none."""
+    fits = f"-c {n_fit} would fit" if n_fit else "no context of this model would fit"
+    return (
+        f"there is no memory for this: {device.name} has {mib(device.free)} of "
+        f"{mib(device.total)} free, a context of {n_ctx} tokens needs {mib(kv_cache)} for its KV "
+        f"cache; {fits}"
+    )
+
+
 CELLS = 256
 """llama.cpp rounds each part of a KV cache up to a multiple of this many tokens."""
 
@@ -93,7 +104,9 @@ def fitted(
 
     Raises `BackendError` if the machine has no memory for the KV cache: loading fills it at once,
     so the system would kill this process. With `--fit off`, it only raises if the cache exceeds the
-    machine's total memory, which llama.cpp may take minutes to detect."""
+    machine's total memory, which llama.cpp may take minutes to detect. A cache on a device is only
+    refused if it exceeds the total memory of the device and of the machine: some devices use the
+    machine's memory, too."""
     try:
         with Measuring(path, options) as measuring:
             fitting = _Fitting(measuring, options, host(), devices())
@@ -120,11 +133,12 @@ def asked(
     n_ctx = measuring.n_ctx
     step = CELLS * measuring.n_parts
     least = max(step, options.compute.fit_ctx * measuring.n_parts)
+    is_given = options.context.ctx_size >= 0 or options.context.is_sized_by_slot()
     is_on_devices = any(use.name in budgets and use.name != CPU for use in uses)
     may_choose = is_on_devices and options.compute.n_gpu_layers == "auto"
     return Asked(
         n_ctx=n_ctx,
-        least_ctx=min(n_ctx, least) if options.context.ctx_size < 0 else n_ctx,
+        least_ctx=n_ctx if is_given else min(n_ctx, least),
         most_layers=measuring.n_layer if may_choose else 0,
         step=step,
     )
@@ -162,13 +176,14 @@ class _Fitting:
         if is_measurable(options, before):
             choice = choose(wanted, self._measuring.uses, self._budgets())
         self._check_host(choice, self._host.most if self._host else 0)
+        self._check_devices(choice)
         if choice.n_ctx != wanted.n_ctx:
             options = replaced(options, ctx_size=choice.n_ctx)
         if choice.n_layers != AUTO:
             options = replaced(options, n_gpu_layers=choice.n_layers)
         if options != self._options:
             log.warning("%s", chosen(wanted, choice, before, self._free()))
-        elif not choice.fits and not self._has_room(choice):
+        elif not choice.fits and not self._has_room(choice.uses):
             log.warning("%s", short_of(choice, self._free()))
         else:
             log.debug("everything fits: %s", needed(choice.uses, self._free()))
@@ -179,6 +194,7 @@ class _Fitting:
         n_ctx = self._measuring.n_ctx
         choice = Choice(n_ctx, AUTO, self._measuring.uses(n_ctx), fits=False)
         self._check_host(choice, self._host.most_ever if self._host else 0)
+        self._check_devices(choice)
 
     def _budgets(self) -> dict[str, FitBudget]:
         margin = self._options.compute.fit_margin
@@ -191,10 +207,10 @@ class _Fitting:
             found[CPU] = FitBudget(self._host.available, margin(0))
         return found
 
-    def _has_room(self, choice: Choice) -> bool:
-        """True if the choice fits without the margins."""
+    def _has_room(self, uses: Sequence[DeviceUse]) -> bool:
+        """True if there is room without the margins."""
         bare = {name: FitBudget(free, 0) for name, free in self._free().items()}
-        return fit(choice.uses, bare)
+        return fit(uses, bare)
 
     def _free(self) -> dict[str, Bytes]:
         return {name: budget.free for name, budget in self._budgets().items()}
@@ -227,6 +243,21 @@ class _Fitting:
                 is_possible=filled <= host.most_ever,
             )
         )
+
+    def _check_devices(self, choice: Choice) -> None:
+        if self._host is None:
+            return
+        held = {use.name: use.kv_cache for use in choice.uses}
+        for device in self._devices:
+            kv_cache = held.get(device.name, 0)
+            if not device.total or kv_cache <= device.total + self._host.most_ever:
+                continue
+            n_fit = largest_context(
+                choice.n_ctx,
+                CELLS * self._measuring.n_parts,
+                lambda n_ctx: self._has_room(self._measuring.uses(n_ctx, choice.n_layers)),
+            )
+            raise CannotFitError(too_large_for(device, choice.n_ctx, kv_cache, n_fit))
 
     def _filled(self, uses: Sequence[DeviceUse]) -> Bytes:
         """The host memory that loading fills. Mapped weights don't count: they are read from their

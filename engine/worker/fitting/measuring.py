@@ -6,12 +6,10 @@ from typing import Self
 
 from specllama.engine.options import EngineOptions, replaced
 from specllama.engine.wire.devices import CPU, Bytes, DeviceUse
+from specllama.engine.worker.backend import sequence_count, sequence_ids
 from specllama.engine.worker.backend.dry_run import DryRun
 from specllama.engine.worker.backend.projector import projector_uses
-from specllama.engine.worker.embedding.embedder import sequence_count
 from specllama.engine.worker.fitting.choice import AUTO
-from specllama.engine.worker.generation.planning import sequence_ids
-from specllama.engine.worker.speculation.draft_loading import draft_options
 
 
 class Measuring:
@@ -27,7 +25,7 @@ class Measuring:
         self._model = DryRun(path, options)
         self._draft: DryRun | None = None
         if options.draft.model_draft:
-            self._draft = DryRun(options.draft.model_draft, draft_options(options))
+            self._draft = DryRun(options.draft.model_draft, _draft_options(options))
         self._of_projector = projector_uses(options)
         embeds = options.embedding.embeds()
         of_model = sequence_count if embeds else sequence_ids
@@ -66,7 +64,7 @@ class Measuring:
         options = options or self._options
         found = self._model.measure(options, self._n_seq, self._unified, n_ctx)
         if self._draft is not None:
-            of_draft = draft_options(replaced(options, ctx_size=n_ctx))
+            of_draft = _draft_options(replaced(options, ctx_size=n_ctx))
             n_slots, unified = options.context.n_slots(), options.unified_kv_cache()
             n_ctx = of_draft.context_size()
             found += self._draft.measure(of_draft, n_slots, unified, n_ctx)
@@ -90,6 +88,13 @@ class Measuring:
         self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _draft_options(options: EngineOptions) -> EngineOptions:
+    # Only here: a start without a draft model is faster.
+    from specllama.engine.worker.speculation.draft_loading import draft_options
+
+    return draft_options(options)
 
 
 def _summed(uses: Iterable[DeviceUse]) -> list[DeviceUse]:

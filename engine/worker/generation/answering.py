@@ -58,10 +58,20 @@ class Answering:
         is as in `accept`."""
         if not self.overlaps or self._decides(request, token, is_final=is_final):
             return False
-        if request.may_end_with_text and not self._cuttable:
+        if not self._cuttable and request.may_end_with_text:
             return False
         request.late = token
         return True
+
+    def continues(self, request: Request) -> bool:
+        """True if `defer` will defer the next token of `request`, unless that ends the text."""
+        n_decoded, n_tokens = request.n_decoded, len(request.sequence.tokens)
+        return (
+            n_decoded > 0
+            and n_decoded + 1 != self._limit(request)
+            and n_tokens + 1 < self._scheduler.n_ctx
+            and (self._cuttable or not request.may_end_with_text)
+        )
 
     def answer(self, request: Request) -> list[Event]:
         """The events of the request's late token, if it has one. Even if the text ends with it
@@ -139,8 +149,8 @@ def delta(request: Request, *, last: bool = False) -> Delta:
 
 
 def progress(request: Request) -> Delta:
-    """The progress of evaluating the prompt."""
-    timings, progress = request.timings, request.progress
+    """The progress of evaluating the prompt, with the timings of what is evaluated so far."""
+    timings, progress = request.used, request.progress
     return Delta(request.id, "", [], request.slot, timings, progress=progress)
 
 

@@ -9,7 +9,6 @@ from itertools import chain
 
 from specllama.engine import system
 from specllama.engine.errors import ErrorInfo
-from specllama.engine.grammars.compiling import ConstraintError
 from specllama.engine.options import EngineOptions
 from specllama.engine.wire.replies import (
     Begun,
@@ -25,15 +24,14 @@ from specllama.engine.wire.replies import (
 from specllama.engine.wire.startup import resident
 from specllama.engine.wire.stats import ReplicaLoad, Stats
 from specllama.engine.worker.backend import (
-    BackendError,
     Context,
     Model,
-    NoTokenError,
     Offload,
     OutOfCellsError,
     OutOfMemoryError,
     Projector,
     device_memory,
+    sequence_ids,
     warm_up,
 )
 from specllama.engine.worker.backend.context_setup import has_cores_for
@@ -43,9 +41,10 @@ from specllama.engine.worker.cache.block_hashes import SIZE, media_hashes
 from specllama.engine.worker.constraints.thinking import ThinkingLimit
 from specllama.engine.worker.generation.adapters import LoraScales
 from specllama.engine.worker.generation.answering import Answering, progress
+from specllama.engine.worker.generation.choosing import Choosing
 from specllama.engine.worker.generation.launch import Counting, Decoding, StepBatch
 from specllama.engine.worker.generation.media_embeddings import Embeddings
-from specllama.engine.worker.generation.planning import StepPlanner, sequence_ids, swept
+from specllama.engine.worker.generation.planning import StepPlanner
 from specllama.engine.worker.generation.preparation import Preparation
 from specllama.engine.worker.generation.queueing import Queueing, first_events
 from specllama.engine.worker.generation.request import Request
@@ -65,10 +64,6 @@ comes just after a step has begun would wait for the whole step."""
 MASK_SECONDS = 0.01
 """The longest wait for a mask or an embedding when a step has no other work: messages are read
 between two waits."""
-PATIENCE, LEAST_PATIENCE = 0.25, 0.001
-"""A step waits for the masks of its requests for `PATIENCE` of its own time, at least for
-`LEAST_PATIENCE` seconds. A request without a mask by then gets its next token in a later step."""
-
 TOGETHER, TOGETHER_SECONDS = 4, 0.005
 """Fewer than `TOGETHER` tokens wait for the next message, if their steps take less than
 `TOGETHER_SECONDS` together: a message costs the server a tenth of a millisecond, and a small
@@ -96,12 +91,11 @@ class Engine:
         """The media in the texts that are cached, saved and restored."""
         turns = None if has_cores_for(options, times=2) else DeviceSlices()
         self._embeddings = Embeddings(projector, options.media.media_cache << 20, turns)
-        times = None
         if options.model.warmup:
             warm_up(self.context)
             check_promise(self.context, options)
-            times = swept(self.context, options)
-        self._planner = StepPlanner(self.context, options, self.registry, times)
+        self._planner = StepPlanner(self.context, options, self.registry)
+        self.sweep, self.is_sweeping = self._planner.sweep, self._planner.is_sweeping
         self.scheduler: Scheduler = self._planner.scheduler
         """The scheduler, for actions on idle slots between steps."""
         offload = Offload(self.context) if options.sampling.backend_sampling else None
@@ -132,8 +126,18 @@ class Engine:
             self.context, self._sampling, self._planner.clock, self._embeddings, self._counting
         )
         self._requests = Requests(self.scheduler, self._answering)
+        self._choosing = Choosing(
+            self.context,
+            self.scheduler,
+            self._sampling,
+            self._speculation,
+            self._requests,
+            self._answering,
+            self._counting,
+        )
         self._queueing = Queueing(self._planner, options.context)
         self.refuse_call = self._queueing.refuse_call
+        self._began = 0.0  # when the step began
         self._step_seconds = 0.0  # duration of the last step
 
     @property
@@ -213,28 +217,27 @@ class Engine:
 
     # ---- the step ------------------------------------------------------------------------
 
-    def step(self, send: Send) -> None:
+    def step(self, send: Send, may_go_on: Callable[[], bool] = lambda: False) -> None:
         """Plan, launch, finish the last step, choose, measure. Passes the events of all requests to
         `send`.
 
         On a device that computes in parallel with the host, the next step is launched before the
-        texts of the last one are made: `send` gets these events while the device computes."""
+        texts of the last one are made: `send` gets these events while the device computes. Steps in
+        which all texts go on by one token follow each other without a pause, as long as `may_go_on`
+        returns True."""
         if self._has_overdue:
             self._events += self._requests.expire(system.now())
-        self._answer_postponed()
+        self._events += self._choosing.choose_postponed()
         self._look_for_embeddings()
         with self._embeddings.turn(self._planner.seconds_left(self._step_seconds)):
-            started = system.now()
+            self._began = system.now()
             batches = self._plan()
             for batch in batches:
                 if self._events and not (self._answering.overlaps or batch.is_single):
                     self._send(send)
-                if not self._launch(batch):
+                if not self._evaluate(batch, send, may_go_on):
                     break  # the rest of the plan may be invalid
-                self._finish_last(batch, send)
-                self._choose(batch)
-                self._measure(batch)
-            self._step_seconds = system.now() - started
+            self._step_seconds = system.now() - self._began
         if not self.scheduler.has_work:
             self._counting.rests()
         if not batches and not self._events:
@@ -266,59 +269,65 @@ class Engine:
             batches.insert(0, StepBatch(media, self._requests.of(media), n_waiting=len(texts)))
         return batches
 
-    def _launch(self, batch: StepBatch) -> bool:
-        """Let the device evaluate the chunks of the requests that still run. Returns False if there
+    def _evaluate(self, batch: StepBatch, send: Send, may_go_on: Callable[[], bool]) -> bool:
+        """Evaluate `batch`, and the steps that follow it without a pause. Returns False if there
         are no chunks, or if the device refuses them."""
         batch.keep(self._requests.running)
         if not batch.chunks:
             return False
-        try:
-            self._decoding.launch(batch)
-        except OutOfCellsError:
+        error = self._decoding.launch(batch)
+        while error is None:
+            following = self._finish_last(batch, send)
+            tokens = None
+            if following is not None and may_go_on() and not self._has_overdue:
+                tokens = self._choosing.tokens(batch)
+            if following is None or tokens is None:
+                self._events += self._choosing.choose(batch)
+                self._measure(batch, system.now())
+                return True
+            error = self._decoding.launch_planned(following, tokens)
+            self._choosing.record(batch, tokens, following.started)
+            self._measure(batch, following.started)
+            self._step_seconds = following.started - self._began
+            batch, self._began = following, following.started
+        self._refuse(batch, error)
+        return False
+
+    def _refuse(self, batch: StepBatch, error: Exception) -> None:
+        """The device can't evaluate `batch`: free memory, or end requests."""
+        if isinstance(error, OutOfCellsError):
             if not self.scheduler.relieve():
                 self._events += self._requests.fail_all(batch.requests, "the KV cache is full")
-            return False
-        except OutOfMemoryError as error:
+        elif isinstance(error, OutOfMemoryError):
             largest = self._requests.running[self.scheduler.do_without_largest(batch.chunks).id]
             self._events += self._requests.fail_all([largest], str(error))
-            return False
-        except BackendError as error:
+        else:
             self._events += self._requests.fail_all(batch.requests, str(error))
-            return False
-        return True
 
-    def _finish_last(self, batch: StepBatch, send: Send) -> None:
+    def _finish_last(self, batch: StepBatch, send: Send) -> StepBatch | None:
         """Make the texts of the last step while the device computes, then wait for the device.
-        Requests whose texts have ended are removed from `batch`."""
+        Requests whose texts have ended are removed from `batch`. Returns the step after `batch` if
+        it can be planned before its tokens are known."""
         if self._answering.overlaps:
             self._events += self._requests.answer_late()
             if not (batch.is_single and self._may_wait()):
                 self._send(send)
-        self._decoding.wait()
+            self._sampling.look_ahead(batch.requests)
         if self._requests.free_finished(batch.chunks):
             batch.keep(self._requests.running)
+        following = self._choosing.prepare(batch)
+        if self._embeddings.takes_turns:
+            following = None
+        if following is not None:
+            self._decoding.plan(following)
+        self._decoding.wait()
+        return following
 
-    def _choose(self, batch: StepBatch) -> None:
-        """Choose the next token of each request that has logits. Where it is the proposed token,
-        choose the one after it as well, and so on."""
-        self.scheduler.advance(batch.chunks)
-        self._counting.decoded(batch.chunks, len(self.scheduler.active))
-        self._events += [progress(each) for each in batch.requests if each.reports_progress]
-        self._read_prompts(batch)
-        outputs = self._speculation.begin(batch.chunks, batch.requests, batch.indices)
-        now = system.now()
-        until = now + max(LEAST_PATIENCE, PATIENCE * (now - batch.started))
-        while outputs:
-            outputs = self._sampling.put_off(outputs, until)
-            self._sampling.sample_ahead(outputs)
-            for request, index in outputs:
-                self._events += self._answer(request, index)
-            outputs = self._speculation.confirmed(outputs)
-        self._speculation.end()
-
-    def _measure(self, batch: StepBatch) -> None:
-        """Pass the duration of the step to the step clock, the speculation and the counters."""
-        seconds = self._planner.measure(batch.evaluated, batch.started, batch.n_waiting)
+    def _measure(self, batch: StepBatch, now: float) -> None:
+        """Pass the duration of the step, which has ended `now`, to the step clock, the speculation
+        and the counters."""
+        seconds = now - batch.started
+        self._planner.measure(batch.evaluated, seconds, batch.n_waiting)
         self._speculation.stepped(batch.evaluated, seconds)
         self._counting.stepped(seconds)
 
@@ -333,15 +342,6 @@ class Engine:
         soon = system.now() + self._step_seconds < self._sent + TOGETHER_SECONDS
         is_short = len(self._events) < TOGETHER
         return is_short and soon and all(type(event) is Delta for event in self._events)
-
-    def _read_prompts(self, batch: StepBatch) -> None:
-        """Record the probabilities of prompt tokens for requests that want them. Sampling may
-        overwrite logits, so this comes first."""
-        rows_of = zip(batch.chunks, batch.requests, batch.indices, strict=True)
-        for chunk, request, index in rows_of:
-            if request.prompt_probs is not None and chunk.sequence.wants_outputs:
-                rows = range(index - chunk.n_tokens + 1, index + 1)
-                request.prompt_probs.note(self.context, chunk.start, rows)
 
     def _look_for_embeddings(self) -> None:
         """Order the embeddings that sequences in slots need, and update how far each sequence can
@@ -360,12 +360,6 @@ class Engine:
         else:
             self._sampling.wait(MASK_SECONDS)
 
-    def _answer_postponed(self) -> None:
-        """Choose the tokens of postponed requests whose masks are ready by now."""
-        for request, index in self._sampling.due():
-            self._events += self._answer(request, index)
-            self.context.release(index)
-
     def _enter(self, requests: Sequence[Request], now: float) -> None:
         """Record the slots of the requests. Appends the first events of requests that have just got
         one."""
@@ -375,34 +369,6 @@ class Engine:
                 self._events.append(Begun(request.id))
                 if request.reports_progress:
                     self._events.append(progress(request))
-
-    def _answer(self, request: Request, index: int) -> list[Event]:
-        """Choose the next token of `request` from the logits at `index` of the batch. Returns its
-        events."""
-        if not request.n_decoded:
-            self._counting.read(request)
-        if request.params.n_predict == 0:
-            return self._requests.stop(request, "limit")
-        try:
-            sampled = self._sampling.sample(request, index)
-        except (ConstraintError, NoTokenError) as error:
-            return [self._requests.fail(request, ErrorInfo("invalid_request_error", str(error)))]
-        except BackendError as error:
-            return [self._requests.fail(request, ErrorInfo("server_error", str(error)))]
-        if sampled is None:
-            return self._requests.stop(request, "eos")
-        now = system.now()
-        token, is_final = sampled
-        token = self._speculation.chosen(request, token)
-        self._counting.sampled(request, now)
-        request.append(token, now)
-        goes_on = self._speculation.goes_on(request)
-        if not goes_on and self._requests.defer(request, token, is_final=is_final):
-            return []
-        event = self._answering.accept(request, token, is_final=is_final)
-        if request.has_ended:
-            return self._requests.finish(request)
-        return [event] if event is not None else []
 
     def tidy(self) -> None:
         """If the registry is full, forget media that no text contains any more. Must not run while

@@ -8,12 +8,17 @@ import numpy as np
 
 from specllama.engine import system
 from specllama.engine.wire.stats import REQUIRED, Stats
-from specllama.engine.worker.backend import Context
+from specllama.engine.worker.backend import (
+    BackendError,
+    Context,
+    OutOfCellsError,
+    OutOfMemoryError,
+)
 from specllama.engine.worker.backend.batch import TokenBatch
 from specllama.engine.worker.cache.texts import Key
 from specllama.engine.worker.generation.media_embeddings import Embeddings
 from specllama.engine.worker.generation.request import Request
-from specllama.engine.worker.generation.sampling import Sampling
+from specllama.engine.worker.generation.sampling import Output, Sampling
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.scheduling.step_clock import StepClock
@@ -33,6 +38,8 @@ class StepBatch:
     started: float = 0.0  # s
     indices: Sequence[int] = ()
     """For each chunk, the index in the batch of the logits of its text's last token."""
+    outputs: Sequence[Output] = ()
+    """The requests whose next token is chosen after this decode."""
     evaluated: Sequence[Chunk] = ()
     """The launched chunks, including any that `keep` has dropped since."""
 
@@ -49,12 +56,22 @@ class StepBatch:
             self.requests = [self.requests[at] for at in kept]
             self.indices = [self.indices[at] for at in kept] if self.indices else ()
 
+    def note_prompts(self, context: Context) -> None:
+        """Record the probabilities of prompt tokens, for the requests that want them."""
+        rows_of = zip(self.chunks, self.requests, self.indices, strict=True)
+        for chunk, request, index in rows_of:
+            if request.prompt_probs is not None and chunk.sequence.wants_outputs:
+                rows = range(index - chunk.n_tokens + 1, index + 1)
+                request.prompt_probs.note(context, chunk.start, rows)
+
 
 def fill(batch: TokenBatch, chunks: Sequence[Chunk]) -> list[int]:
     """Replace the contents of the batch with the chunks, without their early tokens. Returns for
     each chunk the index of the last token of its text (its notional index, if that token was
     early). Proposed tokens follow this index."""
     batch.clear()
+    if all(c.stop - c.start == 1 and not c.proposed for c in chunks):  # the usual case
+        return [*_add_singles(batch, chunks)]
     lasts: list[int] = []
     for is_single, row in groupby(chunks, lambda chunk: chunk.n_late == 1):
         alike = [*row]
@@ -68,7 +85,7 @@ def _add_singles(batch: TokenBatch, chunks: Sequence[Chunk]) -> range:
         [c.proposed[-1] if c.proposed else c.sequence.tokens.item(c.start) for c in chunks],
         [c.start + c.n_early for c in chunks],
         [c.sequence.seq_id for c in chunks],
-        [c.n_outputs > 0 for c in chunks],
+        [c.is_last or c.sequence.wants_outputs for c in chunks],
     )
 
 
@@ -106,6 +123,7 @@ class Counting:
     def __init__(self) -> None:
         self._stats = Stats()
         self._computed = 0.0  # when the last decode ended; 0 while idle
+        self._gaps: list[float] = []  # between tokens, of the last step
         self._has_prompt = False  # the last decode had prompt tokens
 
     def admitted(self, request: Request, now: float) -> None:
@@ -143,6 +161,7 @@ class Counting:
 
     def decoded(self, chunks: Sequence[Chunk], n_busy: int) -> None:
         """`chunks` are evaluated; their requests don't have their next tokens yet."""
+        self._observe_gaps()
         n_prompt = sum(c.stop - c.start for c in chunks if not c.sequence.generating)
         self._has_prompt = n_prompt > 0
         self._stats.n_prompt += n_prompt
@@ -158,9 +177,14 @@ class Counting:
         """A token is chosen for `request`, and not counted in `n_decoded` yet."""
         self._stats.n_predicted += 1
         if request.n_decoded:
-            self._stats.inter_token.observe(now - request.last_token)
+            self._gaps.append(now - request.last_token)
         else:
             self._stats.first_token.observe(now - request.arrived)
+
+    def _observe_gaps(self) -> None:
+        for gap in self._gaps:
+            self._stats.inter_token.observe(gap)
+        self._gaps.clear()
 
     def stepped(self, seconds: float) -> None:
         """The step of the last decode has taken `seconds`."""
@@ -169,6 +193,7 @@ class Counting:
 
     def stats(self, scheduler: Scheduler, n_cells: int) -> Stats:
         """All counts since the start, and the current load."""
+        self._observe_gaps()
         stats = self._stats
         stats.n_processing = len(scheduler.active)
         stats.n_deferred = scheduler.n_waiting + scheduler.n_paused
@@ -188,6 +213,9 @@ def _n_cells_running(scheduler: Scheduler) -> int:
 
 
 # ---- Launching a batch on the device.
+
+
+_ERRORS = (OutOfCellsError, OutOfMemoryError, BackendError)
 
 
 class Decoding:
@@ -214,10 +242,43 @@ class Decoding:
             self._applied = key
             self._context.set_adapters(key)
 
-    def launch(self, batch: StepBatch) -> None:
-        """Let the device evaluate `batch`. Raises the errors of `Context.decode`."""
+    def launch(self, batch: StepBatch) -> Exception | None:
+        """Let the device evaluate `batch`. Returns the error of `Context.decode`, if there is
+        one."""
+        try:
+            self._launch(batch)
+        except _ERRORS as error:
+            return error
+        return None
+
+    def plan(self, batch: StepBatch) -> None:
+        """Fill the context's batch with `batch`, a step of single tokens that aren't known yet,
+        while the device may compute the step before."""
+        chunks, batch.evaluated = batch.chunks, batch.chunks
+        rows = self._context.batch
+        rows.clear()
+        batch.indices = rows.add_singles(
+            [0] * len(chunks),
+            [chunk.start for chunk in chunks],
+            [chunk.sequence.seq_id for chunk in chunks],
+            [True] * len(chunks),
+        )
+
+    def launch_planned(self, batch: StepBatch, tokens: Sequence[int]) -> Exception | None:
+        """As `launch`, for a batch of `plan` with these tokens."""
+        self._context.batch.tokens[: len(tokens)] = tokens
+        batch.started = system.now()
+        self._counting.begins(batch.started)
+        try:
+            self._context.decode()
+        except _ERRORS as error:
+            return error
+        return None
+
+    def _launch(self, batch: StepBatch) -> None:
         chunks, requests = batch.chunks, batch.requests
         batch.started, batch.evaluated = system.now(), chunks
+        self._sampling.arrange(chunks, requests)
         if chunks[0].span is not None:
             (chunk,), (request,) = chunks, requests
             self._counting.begins(system.now())
@@ -225,7 +286,6 @@ class Decoding:
             return
         self._evaluate_early(chunks)
         batch.indices = fill(self._context.batch, chunks)
-        self._sampling.attach(chunks, requests)
         self._counting.begins(system.now())
         self._context.decode()
 

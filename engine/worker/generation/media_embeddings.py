@@ -88,6 +88,11 @@ class Embeddings:
             sequence.seq_id, span.start, medium, rows[first:stop], first, output=chunk.is_last
         )
 
+    @property
+    def takes_turns(self) -> bool:
+        """True if the encoder may need the device between two steps."""
+        return self._turns is not None
+
     def turn(self, allowed: float) -> AbstractContextManager[None]:
         """A context in which a step computes and the encoder doesn't. Before it is entered, the
         encoder gets `allowed` seconds."""

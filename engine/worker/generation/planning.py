@@ -4,17 +4,18 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from specllama.engine import system
 from specllama.engine.host import this_processor, user_cache
 from specllama.engine.options import EngineOptions
-from specllama.engine.worker.backend import MAX_SEQUENCES, BackendError, Context, OutOfMemoryError
+from specllama.engine.worker.backend import BackendError, Context, OutOfMemoryError
 from specllama.engine.worker.backend.context_setup import threads
 from specllama.engine.worker.backend.library import devices
 from specllama.engine.worker.backend.loaded import libraries
-from specllama.engine.worker.backend.model import ModelFacts
 from specllama.engine.worker.cache.block_hashes import digest
 from specllama.engine.worker.cache.disk_cache import DiskCache
 from specllama.engine.worker.cache.host_cache import HostCache
@@ -31,9 +32,6 @@ from specllama.engine.worker.scheduling.sweep import Sweep
 
 log = logging.getLogger("specllama.engine.worker.generation.planning")
 
-CACHED_SEQUENCES = 16
-"""Sequence ids in addition to the slots': the number of finished texts that can stay as cache."""
-
 MAX_STALL = 0.5
 """Part of `--target-itl-ms` that a step may spend on saving texts evicted from the KV cache."""
 FETCH_SECONDS = 0.02
@@ -46,43 +44,60 @@ SAVING_SECONDS = 3.0
 process."""
 
 
-def sequence_ids(model: ModelFacts, options: EngineOptions) -> int:
-    """The number of sequences of a KV cache: the number of slots. A unified cache has up to
-    `CACHED_SEQUENCES` more, unless its memory has a separate part for each sequence (recurrent
-    states, sliding windows)."""
-    n_slots = options.context.n_slots()
-    if not options.unified_kv_cache() or model.is_recurrent or model.moving_window(options):
-        return n_slots
-    # llama.cpp asserts that a micro-batch has room for a token of each sequence.
-    most = min(MAX_SEQUENCES, options.context.batch_size, options.context.ubatch_size)
-    return max(n_slots, min(n_slots + CACHED_SEQUENCES, most))
-
-
 def slot_context(context: Context, options: EngineOptions) -> int:
-    """The length of a slot's context in tokens. Beyond its trained context a model writes nonsense,
-    unless its positions are scaled."""
-    trained = context.model.n_ctx_train
-    if context.n_ctx_seq <= trained or options.rope.extends():
-        return context.n_ctx_seq
+    """The length of a slot's context in tokens, at most `--kv-unified-per-slot`. Beyond its trained
+    context a model writes nonsense, unless its positions are scaled."""
+    n_ctx, trained = context.n_ctx_seq, context.model.n_ctx_train
+    limit = options.context.kv_unified_per_slot
+    if limit > n_ctx:
+        log.warning("--kv-unified-per-slot %d has no effect: a slot has %d cells", limit, n_ctx)
+    elif limit > 0:
+        n_ctx = limit
+    if n_ctx <= trained or options.rope.extends():
+        return n_ctx
     log.warning(
         "a slot has %d instead of %d tokens: the model was trained with no more "
         "(--rope-scaling or --rope-scale extend this)",
         trained,
-        context.n_ctx_seq,
+        n_ctx,
     )
     return trained
 
 
-def swept(context: Context, options: EngineOptions) -> Sweep:
-    """The step times of `context`, whose sequences must be empty: from the user's cache, or else
-    measured now. Raises `BackendError`."""
-    one_row = options.sampling.backend_sampling or not context.is_cuttable
-    n_most = min(context.n_batch, context.n_ubatch, context.n_ctx_seq, context.model.n_ctx_train)
-    n_rows = 1 if one_row else n_most
-    n_sequences = min(context.n_seq, sweep.BESIDE + 1)
-    place = _place(options, n_most, n_sequences, n_rows)
-    if place is not None and (found := sweep.remembered(place)) is not None:
-        return found
+class SweepSizes(NamedTuple):
+    """The bounds of a sweep, see `sweep.measure`."""
+
+    n_most: int
+    n_sequences: int
+    n_rows: int
+
+    @classmethod
+    def of(cls, context: Context, options: EngineOptions) -> Self:
+        """Returns the bounds for `context`."""
+        one_row = options.sampling.backend_sampling or not context.is_cuttable
+        n_most = min(context.n_batch, context.n_ubatch, context.n_ctx_seq)
+        n_most = min(n_most, context.model.n_ctx_train)
+        return cls(n_most, min(context.n_seq, sweep.BESIDE + 1), 1 if one_row else n_most)
+
+
+def known_times(context: Context, options: EngineOptions) -> Sweep | None:
+    """The step times of `context` in the user's cache; None if they must be measured."""
+    place = _place(options, SweepSizes.of(context, options))
+    return None if place is None else sweep.remembered(place)
+
+
+def swept(
+    context: Context, options: EngineOptions, stop: Callable[[], bool] = lambda: False
+) -> Sweep:
+    """Measures the step times of `context`, whose sequences must be empty, and stores them in the
+    user's cache. Ends early, and stores nothing, when `stop` returns True. Raises
+    `BackendError`."""
+    sizes, is_stopped = SweepSizes.of(context, options), False
+
+    def stopped() -> bool:
+        nonlocal is_stopped
+        is_stopped = is_stopped or stop()
+        return is_stopped
 
     def evaluate(lengths: Sequence[int], every: bool) -> float:
         try:
@@ -90,20 +105,16 @@ def swept(context: Context, options: EngineOptions) -> Sweep:
         except OutOfMemoryError:
             return float("inf")
 
-    found = sweep.measure(
-        evaluate,
-        n_most=n_most,
-        n_sequences=n_sequences,
-        n_rows=n_rows,
-    )
-    context.evaluate_any()  # also erases the measured tokens
+    found = sweep.measure(evaluate, **sizes._asdict(), stop=stopped)
+    if found.rows:
+        context.clear(erase=True)
     log.debug("seconds of steps: %s", found)
-    if place is not None and found.prompts:
+    if found.prompts and not is_stopped and (place := _place(options, sizes)) is not None:
         sweep.remember(place, found)
     return found
 
 
-def _place(options: EngineOptions, *sizes: int) -> Path | None:
+def _place(options: EngineOptions, sizes: SweepSizes) -> Path | None:
     """The cache file of a sweep, named by a digest of everything that determines its times: the
     model, the device, the options, and the `sizes` of the sweep. The context size doesn't matter.
     None if the user has no cache directory."""
@@ -116,7 +127,7 @@ def _place(options: EngineOptions, *sizes: int) -> Path | None:
             [(name, about, total) for name, about, _, total in devices()],
             (processor.name, sorted(processor.flags)),
             [(str(path), path.stat().st_mtime_ns) for path in libraries()],
-            sizes,
+            tuple(sizes),
             options.sampling.backend_sampling,
         )
         directory = user_cache(os.environ) / "steps"
@@ -135,9 +146,10 @@ class StepPlanner:
         context: Context,
         options: EngineOptions,
         registry: MediaRegistry,
-        times: Sweep | None = None,
     ) -> None:
-        """`times`: the result of `swept`; None if no steps were measured."""
+        times = known_times(context, options) if options.model.warmup else None
+        self._swept = partial(swept, context, options)
+        self._sweeps = options.model.warmup and times is None
         self._context = context
         self._registry = registry
         self._tier = self._make_tier(options)
@@ -150,6 +162,8 @@ class StepPlanner:
             n_sequences=context.n_seq,
             similarity=options.context.slot_prompt_similarity,
             n_checkpoints=options.context.ctx_checkpoints,
+            checkpoint_step=options.context.checkpoint_min_step,
+            saves_idle=options.context.cache_idle_slots,
             continuous=options.context.cont_batching,
             tier=self._tier,
         )
@@ -163,6 +177,20 @@ class StepPlanner:
         )
         _check_shifting(context, options)
 
+    def sweep(self, stop: Callable[[], bool]) -> None:
+        """Measure steps of several sizes, unless their times are known from an earlier start, until
+        `stop` returns True. To be called once, before the first step."""
+        if self._sweeps:
+            try:
+                self.clock.learn(self._swept(stop))
+            except BackendError as error:
+                log.warning("the duration of steps can't be measured: %s", error)
+            self._sweeps = False
+
+    def is_sweeping(self) -> bool:
+        """Returns whether `sweep` still has to measure."""
+        return self._sweeps
+
     def _make_tier(self, options: EngineOptions) -> SecondTier | None:
         disk = None
         if options.context.cache_disk:
@@ -175,6 +203,8 @@ class StepPlanner:
             except OSError as error:
                 raise BackendError(f"--cache-disk: {error.strerror}") from None
         elif not options.context.cache_ram:
+            if options.context.cache_idle_slots:
+                log.warning("--cache-idle-slots has no effect without --cache-ram")
             return None
         ram = options.context.cache_ram
         return SecondTier(
@@ -277,12 +307,9 @@ class StepPlanner:
         limit = self._budget.limit(n_generating, length)
         return scheduler.plan(limit, self._budget.burst(n_generating, length), now=now)
 
-    def measure(self, chunks: Sequence[Chunk], started: float, n_waiting: int = 0) -> float:
-        """Measures the duration of a step in seconds, and corrects the clock by it. Synchronizes
-        first: a step without logits hasn't waited for the device. `n_waiting` chunks of the same
-        step follow in a decode of their own: for generating sequences both decodes are one step."""
-        self._context.synchronize()
-        seconds = system.now() - started
+    def measure(self, chunks: Sequence[Chunk], seconds: float, n_waiting: int = 0) -> None:
+        """Corrects the clock by the duration of a step. `n_waiting` chunks of the same step follow
+        in a decode of their own: for generating sequences both decodes are one step."""
         prompts = [chunk for chunk in chunks if not chunk.is_single]
         n_proposed = sum(len(chunk.proposed) for chunk in chunks)
         if prompts or not n_proposed:
@@ -293,7 +320,6 @@ class StepPlanner:
             self.clock.observe(n_others, n_prompt + n_proposed, length, whole)
         elif not any(chunk.n_forced for chunk in chunks):  # forced tokens need no logits
             self.clock.observe_proposals(len(chunks), n_proposed, seconds)
-        return seconds
 
     def close(self) -> None:
         """Writes the files of `--cache-disk`."""

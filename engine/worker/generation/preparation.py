@@ -32,7 +32,6 @@ from specllama.engine.wire.requests import GetBlocks, Infill, Submit
 from specllama.engine.worker.backend import (
     Context,
     Offload,
-    OffloadedSampler,
     Sampler,
 )
 from specllama.engine.worker.cache.block_hashes import hashes_of, medium_hash
@@ -325,18 +324,16 @@ class Preparation:
         tokens: TokenArray,
         guide: Guide | None,
         probs: ProbabilityLog | None,
-    ) -> Sampler | OffloadedSampler:
-        """The sampler of a request: on the device if possible. Constraints and probabilities need
-        the logits on the host."""
+    ) -> Sampler:
+        """The sampler of a request. Constraints and probabilities need all logits on the host."""
         has_media = bool(len(tokens)) and tokens.min() < 0
         if has_media:
             tokens = tokens[tokens >= 0]
-        can_offload = guide is None and probs is None and not has_media
-        if self._offload and params.backend_sampling and can_offload:
-            offloaded = self._offload.sampler(params, self._n_ctx, tokens)
-            if offloaded is not None:
-                return offloaded
-        return Sampler(self._model, params, self._n_ctx, tokens)
+        sampler = Sampler(self._model, params, self._n_ctx, tokens)
+        if self._offload is not None and params.backend_sampling:
+            is_free = guide is None and probs is None and not has_media
+            sampler.is_offloaded = is_free and self._offload.suits(sampler)
+        return sampler
 
 
 def _added_up(biases: list[tuple[int | str, float]]) -> list[tuple[int | str, float]]:

@@ -12,21 +12,14 @@ import numpy.typing as npt
 
 from specllama.engine.wire.replies import TokenProbs
 from specllama.engine.worker.backend import Context, Sampler
+from specllama.engine.worker.backend.row_scan import Top, log_sum_exp, top
 from specllama.engine.worker.backend.sampler import Floats, largest
-from specllama.engine.worker.tokens import TokenArray
+from specllama.engine.worker.tokens import TokenArray, TokenSet
 
-Ids = npt.NDArray[np.int32] | npt.NDArray[np.intp]
+Ids = npt.NDArray[np.integer]
 
 LOWEST = float(np.finfo(np.float32).min)
 """Stands in for the logarithm of 0, which JSON can't write."""
-
-
-def log_sum_exp(logits: Floats) -> float:
-    """log(sum(exp(logits))). Subtracting it turns logits into log probabilities."""
-    highest = logits.max()
-    scaled = logits - highest
-    np.exp(scaled, out=scaled)
-    return float(highest) + float(np.log(scaled.sum()))
 
 
 class ProbabilityLog:
@@ -37,32 +30,46 @@ class ProbabilityLog:
     """
 
     def __init__(self, n_top: int, post_sampling: bool, piece: Callable[[int], bytes]) -> None:
-        self._n_top = n_top
-        self._post_sampling = post_sampling
+        self.n_top = n_top
+        self.post_sampling = post_sampling
         self._piece = piece
         self._kept: deque[tuple[int, TokenProbs]] = deque()  # with the start of the token's text
         self._n_shown = 0  # characters
         self._n_decoded = 0  # characters, including held-back ones
 
     def sample(
-        self, sampler: Sampler, context: Context, index: int, allowed: TokenArray | None = None
+        self,
+        sampler: Sampler,
+        context: Context,
+        index: int,
+        allowed: TokenSet | None = None,
+        found: Top | None = None,
+        total: float | None = None,
+        chosen: int | None = None,
     ) -> int:
-        """Choose and record the next token from the logits at batch position `index`. `allowed` and
-        the errors are as in `Sampler.sample`."""
-        if self._post_sampling:
-            token, ids, probs = sampler.sample_among(context, index, allowed)
+        """Choose and record the next token from the logits at batch position `index`. `allowed`,
+        `found` and the errors are as in `Sampler.sample`; `total` is the `log_sum_exp` of the
+        logits, if it is known. `chosen` is the token, if it is chosen already."""
+        if self.post_sampling:
+            token, ids, probs = sampler.sample_among(context, index, allowed, found)
             np.nan_to_num(probs, copy=False)  # NaN if every token is forbidden
-            top = largest(probs, min(self._n_top, len(probs)))
-            top = top[probs[top] > 0]
-            self._note(token, float(probs[ids == token][0]), ids[top], probs[top])
+            rivals = largest(probs, min(self.n_top, len(probs)))
+            rivals = rivals[probs[rivals] > 0]
+            self._note(token, float(probs[ids == token][0]), ids[rivals], probs[rivals])
         else:
             # Before sampling, which may overwrite the logits of forbidden tokens.
             logits = context.logits(index)
-            total = log_sum_exp(logits)
-            top = largest(logits, min(self._n_top, len(logits)))
-            top_values = logits[top].astype(np.float64) - total
-            token = sampler.sample(context, index, allowed)
-            self._note(token, float(logits[token]) - total, top, top_values)
+            total = log_sum_exp(logits) if total is None else total
+            n = min(self.n_top, len(logits))
+            wanted = sampler.wanted(is_limited=allowed is not None)
+            if found is None and wanted is not None and wanted > 0:
+                found = top(logits, max(wanted, n))  # for both
+            rivals = largest(logits, n) if found is None else found.largest(n)
+            values = logits[rivals].astype(np.float64) - total
+            if chosen is None:
+                chosen = sampler.sample(context, index, allowed, found)
+            token = chosen
+            self._note(token, float(logits[token]) - total, rivals, values)
         return token
 
     def _note(self, token: int, value: float, ids: Ids, values: npt.NDArray[np.floating]) -> None:
@@ -119,11 +126,11 @@ class PromptProbabilities:
 
     def _entry(self, token: int, logits: Floats) -> TokenProbs:
         total = log_sum_exp(logits)
-        top = largest(logits, min(self._n_top, len(logits)))
-        values = logits[top].astype(np.float64) - total
+        ids = largest(logits, min(self._n_top, len(logits)))
+        values = logits[ids].astype(np.float64) - total
         rivals = [
             (id, self._piece(id), max(LOWEST, value))
-            for id, value in zip(top.tolist(), values.tolist(), strict=True)
+            for id, value in zip(ids.tolist(), values.tolist(), strict=True)
         ]
         return TokenProbs(
             token, self._piece(token), max(LOWEST, float(logits[token]) - total), rivals

@@ -267,14 +267,24 @@ def check_tokens(model: Model, ids: Sequence[int]) -> TokenArray:
     return wide.astype(np.int32)
 
 
-def exceeds_context(n_tokens: int, n_ctx: int, *, is_lower_bound: bool = False) -> EngineError:
-    """The error for a prompt of `n_tokens` (`is_lower_bound`: at least) in a context of `n_ctx`."""
+def too_large(n_tokens: int) -> str:
+    """llama-server's words for an input without an answer, which clients search for."""
+    return f"input ({n_tokens} tokens) is too large to process"
+
+
+def exceeds_context(
+    n_tokens: int, n_ctx: int, *, is_lower_bound: bool = False, is_input: bool = False
+) -> EngineError:
+    """The error for a prompt of `n_tokens` (`is_lower_bound`: at least) in a context of `n_ctx`;
+    `is_input`: it gets a vector or a score, no answer."""
     message = (  # agents shorten a conversation on llama-server's or OpenAI's words
         f"request ({n_tokens} tokens) exceeds the available context size "
         f"({n_ctx} tokens), try increasing it; the prompt is too long"
     )
     if is_lower_bound:
         message += " to be counted, and has at least that many tokens"
+    if is_input:
+        message = f"{too_large(n_tokens)}: {message}"
     return EngineError(
         ErrorInfo(
             type="exceed_context_size_error",

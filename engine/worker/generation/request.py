@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from specllama.engine import system
 from specllama.engine.params import GenerationParams, StopScope
@@ -21,7 +20,7 @@ from specllama.engine.wire.replies import (
 )
 from specllama.engine.wire.requests import Submit
 from specllama.engine.wire.stats import MissReason
-from specllama.engine.worker.backend import OffloadedSampler, PreparedChunk, Sampler
+from specllama.engine.worker.backend import PreparedChunk, Sampler
 from specllama.engine.worker.constraints.compiler import Guided
 from specllama.engine.worker.generation.adapters import key_of
 from specllama.engine.worker.generation.asides import AnswerParts, Texts
@@ -177,7 +176,7 @@ class Request:
         self,
         submit: Submit,
         prompt: Prompt,
-        sampler: Sampler | OffloadedSampler,
+        sampler: Sampler,
         guided: Guided,
         *,
         arrived: float,
@@ -242,23 +241,30 @@ class Request:
         self.last_token = 0.0
 
     @property
-    def slow_sampler(self) -> Sampler | None:
-        """The sampler, if it is slow, and neither a guide nor probabilities take part in the
-        choice."""
-        sampler = self.sampler
-        if self.guide is not None or self.probs is not None:
-            return None
-        return sampler if isinstance(sampler, Sampler) and sampler.slow else None
+    def free_sampler(self) -> Sampler | None:
+        """The sampler, if only it and the logits determine the next token, and its candidates
+        aren't wanted."""
+        return self._plain_sampler if self.guide is None else None
 
     @property
-    def bound(self) -> float | None:
-        """`Sampler.bound`, if the logits that reach it are sufficient to choose the next token;
-        else None."""
-        if not isinstance(self.sampler, Sampler) or self.probs is not None:
+    def simple_sampler(self) -> Sampler | None:
+        """The sampler, if it `is_simple` and its candidates aren't wanted."""
+        sampler = self._plain_sampler
+        return sampler if sampler is not None and sampler.is_simple else None
+
+    @property
+    def _plain_sampler(self) -> Sampler | None:
+        if self.params.n_predict == 0 or (self.probs is not None and self.probs.post_sampling):
             return None
-        bound = self.sampler.bound
-        # inf: the likeliest token alone, which the guide may not allow.
-        return None if bound == np.inf and self.guide is not None else bound
+        return self.sampler
+
+    @property
+    def wanted(self) -> float | None:
+        """`Sampler.wanted` for the next choice and its probabilities."""
+        wanted = self.sampler.wanted(is_limited=self.guide is not None)
+        if self.probs is None or wanted is None:
+            return wanted
+        return max(wanted, self.probs.n_top) if wanted > 0 else None
 
     @property
     def reports_progress(self) -> bool:
@@ -342,12 +348,13 @@ class Request:
     @property
     def used(self) -> Timings:
         """The timings with the tokens that were really evaluated, also before the end of the
-        prompt."""
+        prompt. Without any, the time is 0."""
         sequence, timings = self.sequence, self.timings
         if sequence.generating:
             return timings
         n_read = max(0, sequence.n_past - sequence.n_cached, sequence.n_own)
-        return msgspec.structs.replace(timings, prompt_n=n_read)
+        prompt_ms = timings.prompt_ms if n_read else 0.0
+        return msgspec.structs.replace(timings, prompt_n=n_read, prompt_ms=prompt_ms)
 
     @property
     def progress(self) -> PromptProgress:
@@ -373,7 +380,7 @@ class Request:
             prompt=text(seq.tokens.view(0, self.n_prompt_kept)),
             has_next_token=is_processing,
             has_new_line=self.has_new_line,
-            n_remain=self.n_remain,
+            n_remain=self.n_remain if is_processing else -1,
             n_decoded=self.n_decoded,
             stopping_word=self.stream.stopping_word,
             n_prompt_tokens=seq.n_past,

@@ -110,6 +110,11 @@ class Requests:
             self._late.append(request)
         return is_late
 
+    def postpone(self, request: Request, token: int) -> None:
+        """`answer_late` makes the text of `token`, of which `Answering.continues` was true."""
+        request.late = token
+        self._late.append(request)
+
     def answer_late(self) -> list[Event]:
         """The events of all late tokens. The caller must call `free_finished` next."""
         return [event for request in self._late for event in self._answering.answer(request)]

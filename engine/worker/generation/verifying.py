@@ -80,7 +80,7 @@ def speculation(
     sources = proposal_sources(context.model, options) if possible else []
     rates = options.speculation.synthetic_rates(has_draft=options.draft.model_draft != "")
     if not possible and (options.speculation.types() or options.draft.model_draft):
-        why = "samplers on the device" if has_offload else "a memory that can't take tokens back"
+        why = "--backend-sampling" if has_offload else "a memory that can't take tokens back"
         if rates:
             raise BackendError(f"--spec-synth-* is impossible with {why}: nothing is proposed")
         log.warning("--spec-type and --model-draft have no effect with %s", why)
@@ -93,7 +93,8 @@ def speculation(
             show_rates(rates),
         )
         verifier = Synthetic(rates, context.model.eog)
-    pace = Pace(clock, 1e-3 * options.context.target_itl_ms, context.n_batch)
+    target = 1e-3 * options.context.target_itl_ms
+    pace = Pace(clock, target, context.n_batch, is_full=bool(rates))
     limits: dict[str, tuple[int, int]] = {DRAFT: options.speculation.draft_sizes()}
     proposing = Proposing(sources, pace, limits=limits, only_texts={DRAFT})
     return Speculation(proposing, pace, verifier, scheduler, possible=possible)
@@ -123,15 +124,22 @@ class Speculation:
         """The number of confirmed tokens since the start."""
         self._verifying: list[Request] = []  # requests with a run in this step
 
+    @property
+    def has_sources(self) -> bool:
+        """True if tokens may be proposed for texts without a constraint."""
+        return self._is_possible and bool(self._proposing.names)
+
     def propose(self, requests: Mapping[int, Request]) -> None:
         """Set the proposed tokens that the next step may evaluate."""
         if not self._is_possible:
             return
         ready = [s for s in self._scheduler.active if s.phase == "ready"]
+        has_sources = self.has_sources
         proposal_requests = [
             each
             for sequence in ready
-            if (each := self._proposal_request(requests[sequence.id])) is not None
+            if (has_sources or requests[sequence.id].guide is not None)
+            and (each := self._proposal_request(requests[sequence.id])) is not None
         ]
         if proposal_requests:
             self._proposing.propose(proposal_requests, len(ready))
@@ -156,7 +164,8 @@ class Speculation:
             request.proposals,
             min(n, wanted.n_max),
             n_min=wanted.n_min,
-            p_min=wanted.p_min,
+            # Improbable tokens often don't pay, which doesn't count in a full pace.
+            p_min=0.0 if self._pace.is_full else wanted.p_min,
             forced=forced,
             likely=likely,
         )

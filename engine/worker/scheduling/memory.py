@@ -10,10 +10,10 @@ the whole text (recurrent, hybrid), or without the cells that have left a slidin
 go back to a copy of its state, a checkpoint.
 """
 
-from bisect import bisect, insort
+from bisect import bisect
 from collections.abc import Callable, Container, Iterable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import Protocol
 
@@ -251,7 +251,7 @@ def _padded(chunks: SequenceOf[Chunk], n_pad: int, n_ctx: int) -> list[Chunk]:
         if n_more <= n_pad and cost < least:
             best, least = padded, cost
     return [
-        replace(chunk, n_pad=n - chunk.n_tokens) if n > chunk.n_tokens else chunk
+        chunk._replace(n_pad=n - chunk.n_tokens) if n > chunk.n_tokens else chunk
         for chunk, n in zip(chunks, best, strict=True)
     ]
 
@@ -294,11 +294,12 @@ class Cutting(Protocol):
         """Record that the chunks are in the KV cache."""
 
 
-def cutting_of(kv: KVCache, cache: PrefixCache, n_checkpoints: int) -> Cutting:
-    """The cutting of `kv`, whose texts in `cache` have at most `n_checkpoints` each."""
+def cutting_of(kv: KVCache, cache: PrefixCache, n_checkpoints: int, step: int = 0) -> Cutting:
+    """The cutting of `kv`, whose texts in `cache` have at most `n_checkpoints` each. Those in the
+    middle of a prompt are at least `step` tokens apart."""
     if kv.is_cuttable:
         return Anywhere()
-    return AtCheckpoints(cache) if n_checkpoints else Nowhere()
+    return AtCheckpoints(cache, step) if n_checkpoints else Nowhere()
 
 
 class Anywhere:
@@ -331,14 +332,15 @@ class AtCheckpoints(Nowhere):
     """Texts can be cut at checkpoints of their prompts: near the end, and where other texts
     diverge."""
 
-    def __init__(self, cache: PrefixCache) -> None:
+    def __init__(self, cache: PrefixCache, step: int = 0) -> None:
         self._cache = cache
+        self._step = step
 
     def n_soon(self, leader: Sequence, n: int, n_same: int) -> int:
         if leader.n_past < n_same and n_same - n >= MIN_FOLLOW:
-            _add(leader, n_same)
-        at = leader.checkpoints_at
-        return at[bisect(at, n_same) - 1] if at else n
+            self._add(leader, [n_same])
+        n_before = bisect(leader.checkpoints_at, n_same)
+        return leader.checkpoints_at[n_before - 1] if n_before else n
 
     def begin(self, sequence: Sequence, n_same: Callable[[], int]) -> None:
         if 0 < sequence.n_past <= sequence.n_exact:
@@ -346,10 +348,11 @@ class AtCheckpoints(Nowhere):
             self._cache.save(sequence.seq_id, sequence.n_past)
         wanted = checkpoints.positions(sequence.n_past, sequence.n_prompt)
         places = {uncut(sequence.spans, n) for n in wanted}
-        sequence.checkpoints_at = sorted(n for n in places if n > sequence.n_past)
+        sequence.checkpoints_at = []
         if (n := n_same()) - sequence.n_past >= MIN_FOLLOW:
             # A third text is likely to diverge here, too.
-            _add(sequence, n)
+            places.add(n)
+        self._add(sequence, (n for n in places if n > sequence.n_past))
 
     def evaluated(self, chunks: SequenceOf[Chunk]) -> None:
         for chunk in chunks:
@@ -358,7 +361,11 @@ class AtCheckpoints(Nowhere):
                 del at[0]
                 self._cache.save(chunk.sequence.seq_id, chunk.stop)
 
-
-def _add(sequence: Sequence, n: int) -> None:
-    if n not in sequence.checkpoints_at:
-        insort(sequence.checkpoints_at, n)
+    def _add(self, sequence: Sequence, places: Iterable[int]) -> None:
+        """Add checkpoints at `places` to those of the prompt that are still to be made."""
+        wanted = sorted({*sequence.checkpoints_at, *places})
+        if self._step:
+            kept = self._cache.checkpoints.get(sequence.seq_id, ())
+            last = max((each.n for each in kept if each.n <= sequence.n_past), default=0)
+            wanted = checkpoints.spaced(wanted, last, sequence.n_prompt, self._step)
+        sequence.checkpoints_at = wanted

@@ -28,6 +28,7 @@ from collections.abc import Sequence as SequenceOf
 from specllama.engine.worker.cache.checkpoints import Checkpoint
 from specllama.engine.worker.cache.prefix_cache import PrefixCache
 from specllama.engine.worker.cache.texts import CachedText, Key, KVCache, Tier
+from specllama.engine.worker.scheduling.idle import IdleMover
 from specllama.engine.worker.scheduling.memory import (
     cutting_of,
     layout_of,
@@ -48,7 +49,9 @@ class Scheduler:
     `n_ctx` of its own. `n_sequences` is the number of sequence ids for running and cached texts
     together; without a unified cache it is `n_slots`. A slot whose cached text shares more than
     `similarity` of a prompt is preferred over the least recently used slot. Each text that can't be
-    cut keeps at most `n_checkpoints`.
+    cut keeps at most `n_checkpoints`, of which those in the middle of its prompt are at least
+    `checkpoint_step` tokens apart. `saves_idle`: whether finished texts leave the cache for `tier`
+    (`always` of `IdleMover`).
     """
 
     def __init__(
@@ -62,6 +65,8 @@ class Scheduler:
         n_sequences: int | None = None,
         similarity: float = 0.1,
         n_checkpoints: int = 0,
+        checkpoint_step: int = 0,
+        saves_idle: bool | None = None,
         continuous: bool = True,
         tier: Tier | None = None,
     ) -> None:
@@ -70,13 +75,15 @@ class Scheduler:
         n_ids = n_slots if n_sequences is None or n_cells is None else n_sequences
         self.cache = PrefixCache(kv, n_ids, n_cells, n_checkpoints, tier)
         self._layout = layout_of(n_cells)
-        self._cutting = cutting_of(kv, self.cache, n_checkpoints)
+        self._cutting = cutting_of(kv, self.cache, n_checkpoints, checkpoint_step)
         self.ahead = Ahead(self.cache, self._layout, self._cutting, n_batch=n_batch, n_ctx=n_ctx)
         """The proposed tokens."""
         self.texts = IdleTexts(self.cache, self._layout)
         """The last texts of idle slots."""
         self._n_batch = n_batch
         self._continuous = continuous
+        is_unified = n_cells is not None
+        self._idle = IdleMover(self.cache, tier, is_unified=is_unified, always=saves_idle)
         self.n_paused = 0
         self.slots = SlotTable(
             self.cache,
@@ -240,8 +247,9 @@ class Scheduler:
         exceed the limits of prompts. The caller evaluates the chunks and then calls `advance`, or
         `relieve` if llama.cpp found no cells.
         """
-        if not (self._is_full and self._active):
-            self.slots.admit(now)
+        may_admit = not (self._is_full and self._active)
+        has_admitted = may_admit and self.slots.admit(now)
+        self._idle.begin_step(self.slots.running, has_admitted=has_admitted)
         n_most = self._n_batch if n_prompt is None else n_prompt
         while self._active:
             n_active = len(self._active)
@@ -255,6 +263,18 @@ class Scheduler:
             if len(self._active) == n_active:
                 self._preempt_youngest()
         return []
+
+    def plan_next(self, chunks: SequenceOf[Chunk]) -> list[Chunk]:
+        """The chunks of the step after one with `chunks`, which are recorded by `advance`, under
+        the assumption that each of their texts goes on by one token, and nothing else changes.
+        Empty if another sequence or text has to be considered."""
+        n, n_free = len(chunks), self.cache.n_free
+        is_alone = n == len(self._active) and not self.slots.queue.n_waiting
+        if not is_alone or self._idle.has_more or (n_free is not None and n_free < n):
+            return []
+        if any(c.sequence.phase != "choosing" or c.sequence.n_ahead for c in chunks):
+            return []
+        return [Chunk(c.sequence, c.stop, c.stop + 1) for c in chunks]
 
     def n_in(self, phase: Phase) -> int:
         """The number of sequences in slots with this phase."""
@@ -320,6 +340,7 @@ class Scheduler:
             is_there = not chunk.n_pad or self.cache.cut(chunk.sequence.seq_id, chunk.stop)
             chunk.sequence.n_past = chunk.stop if is_there else 0
             chunk.sequence.settle()
+        self._idle.evaluated(sum(chunk.n_tokens for chunk in chunks))
         self._cutting.evaluated(chunks)
         self.ahead.evaluated(chunks)
         self._prefill_planner.evaluated()

@@ -4,6 +4,7 @@ from bisect import bisect, bisect_left
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import itemgetter
 from typing import Final, Literal, NamedTuple
 
@@ -165,9 +166,9 @@ class Sequence:
         """The aged priority at its admission to a slot."""
         return self.ticket.rank if self.ticket is not None else self.priority
 
-    @property
+    @cached_property
     def adapters(self) -> Key:
-        """The adapters of its `key`."""
+        """The adapters of its `key`, which never changes."""
         return adapters_of(self.key)
 
     @property
@@ -259,8 +260,7 @@ class Sequence:
         return uncut(self.spans, min(self.n_past, self.n_exact))
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Tokens `start` up to `stop` (exclusive) of `sequence`, to be evaluated in the next step, and
     after these the `proposed` ones. The first `n_forced` of the proposed tokens need no logits. The
     first `n_early` tokens of the chunk are evaluated before the other sequences' rows of the step.

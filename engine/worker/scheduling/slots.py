@@ -65,6 +65,7 @@ class SlotTable:
         self._n_ctx = n_ctx
         self._similarity = similarity
         self._now = 0.0
+        self._has_admitted = False
         self._placement = Placement(cache, layout, cutting, tier, self.running, n_ctx=n_ctx)
         self.usable = self._placement.usable
         """The cached texts that a new sequence could use."""
@@ -135,11 +136,13 @@ class SlotTable:
 
     # ---- admission -----------------------------------------------------------------------
 
-    def admit(self, now: float) -> None:
-        """Fill the idle slots; then let sequences with better priorities preempt others."""
+    def admit(self, now: float) -> bool:
+        """Fill the idle slots; then let sequences with better priorities preempt others. True if a
+        sequence got a slot."""
         self._now = now
+        self._has_admitted = False
         if not self.may_admit:
-            return
+            return False
         for sequence in self.active.values():
             self.charge(sequence)
         stuck = self._fill()
@@ -154,6 +157,7 @@ class SlotTable:
                 self._preempt(victim)
                 stuck = None if self._try(ticket) == "admitted" else ticket
         self.queue.restore()
+        return self._has_admitted
 
     def _fill(self) -> QueueTicket[Sequence] | None:
         """Admit sequences to the idle slots. Returns the first one that has to wait for cells."""
@@ -184,6 +188,7 @@ class SlotTable:
         self._placement.place(sequence, source, found, slot)
         self.queue.admit(ticket, self._now, sequence.n_pending)
         self._occupy(slot, sequence)
+        self._has_admitted = True
         return "admitted"
 
     def _prefix(self, sequence: Sequence) -> tuple[PrefixOrigin, Found | None] | None:

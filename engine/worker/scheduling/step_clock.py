@@ -1,11 +1,12 @@
 """The step clock: estimates the seconds of a step from its generating sequences, its further
 tokens, and the length of the texts.
 
-A sweep at the start (`engine.worker.scheduling.sweep`) measures steps of some sizes; between them
-the clock interpolates, since kernels take different paths at different sizes (llama.cpp's flash
-attention on a CPU is several times faster from 64 rows of a sequence on; a GPU takes as long for 1
-row as for 64). Every step corrects the estimates: by one factor for all sizes, by the growth of the
-cost with the length, and by a factor for its own size. No step is made only to measure.
+A sweep before the first request (`engine.worker.scheduling.sweep`) measures steps of some sizes;
+between them the clock interpolates, since kernels take different paths at different sizes
+(llama.cpp's flash attention on a CPU is several times faster from 64 rows of a sequence on; a GPU
+takes as long for 1 row as for 64). Every step corrects the estimates: by one factor for all sizes,
+by the growth of the cost with the length, and by a factor for its own size. No step is made only to
+measure.
 """
 
 from bisect import bisect_left
@@ -131,19 +132,22 @@ class StepClock:
 
     def __init__(self, n_batch: int, sweep: Sweep | None = None) -> None:
         self.sizes: Final = sizes(n_batch)
-        sweep = sweep or Sweep()
-        self._rows = sweep.rows
-        self._prompts = _smoothed(sweep.prompts)
-        self._bases: dict[int, float] = {}  # cached results of `_base`, by prompt tokens
-        self._alone = sweep.alone
+        self.learn(sweep or Sweep())
         self._decode: dict[int, deque[float]] = {}  # seconds, by generating sequences
         self._factor: deque[float] = deque(maxlen=RECENT)  # of prompts
         self._in_front: deque[float] = deque(maxlen=RECENT)  # the same, after short texts
         self._few, self._many = _Growth(FORGET_FEW), _Growth(FORGET_MANY)
-        is_swept = bool(sweep.prompts)
-        self._of_prompts = _Factors(SWEPT * is_swept, WRONG if is_swept else float("inf"))
         self._of_proposals = _Factors(0, float("inf"))
         self._now = 0  # steps with prompts
+
+    def learn(self, sweep: Sweep) -> None:
+        """Estimate by `sweep`. To be called before the first step."""
+        self._rows = sweep.rows
+        self._prompts = _smoothed(sweep.prompts)
+        self._bases: dict[int, float] = {}  # cached results of `_base`, by prompt tokens
+        self._alone = sweep.alone
+        is_swept = bool(sweep.prompts)
+        self._of_prompts = _Factors(SWEPT * is_swept, WRONG if is_swept else float("inf"))
 
     # ---- generating sequences ------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The sweep: times steps of some sizes at the start, and stores the times.
+"""The sweep: times steps of some sizes until there is a request, and stores the times.
 
 The user's cache directory has a file for each combination of model, device and options. If a file
 is damaged, or can't be written, the sweep is repeated at the next start.
@@ -55,21 +55,22 @@ class Sweep(msgspec.Struct, frozen=True):
 
 
 class _Meter:
-    """Measures sizes until `SECONDS` are spent."""
+    """Measures sizes until `SECONDS` are spent, or `stop` returns True."""
 
-    def __init__(self, evaluate: Evaluate) -> None:
+    def __init__(self, evaluate: Evaluate, stop: Callable[[], bool]) -> None:
         self._evaluate = evaluate
+        self._stop = stop
         self._spent = 0.0  # seconds
         self._known: dict[int, float] = {}  # seconds, by tokens
 
     def seconds(self, lengths: Sequence[int], *, every: bool = False) -> float | None:
-        """Seconds of a step with `lengths` tokens of the first sequences; None if there is no time
-        left, or the measurements disagree."""
+        """Seconds of a step with `lengths` tokens of the first sequences; None if the time is over,
+        or the measurements disagree."""
         n = sum(lengths)
         found: list[float] = []
         while len(found) < REPEATS:
             expected = self._expected(n)
-            if self._spent + (found[0] if found else expected) > SECONDS:
+            if self._spent + (found[0] if found else expected) > SECONDS or self._stop():
                 return None
             found.append(self._evaluate(lengths, every))
             self._spent += found[-1]
@@ -98,12 +99,21 @@ def _agree(found: Sequence[float]) -> bool:
     return second <= AGREE * first
 
 
-def measure(evaluate: Evaluate, *, n_most: int, n_sequences: int, n_rows: int) -> Sweep:
+def measure(
+    evaluate: Evaluate,
+    *,
+    n_most: int,
+    n_sequences: int,
+    n_rows: int,
+    stop: Callable[[], bool] = lambda: False,
+) -> Sweep:
     """Measures steps of up to `n_most` tokens of `n_sequences` sequences; `n_rows` is the maximum
-    number of logits of one sequence in a batch."""
-    meter = _Meter(evaluate)
+    number of logits of one sequence in a batch. Begins no measurement after `stop` has returned
+    True."""
+    meter = _Meter(evaluate, stop)
     n_beside = min(BESIDE, n_sequences - 1)
-    one = meter.least(1)
+    if not (one := meter.least(1)):
+        return Sweep()
     beside = meter.least(n_beside) if n_beside else 0.0
     rows, prompts, alone = {1: one}, {}, one if n_beside else 0.0
     for kind, n in _in_turns(n_rows, n_most - n_beside):

@@ -200,6 +200,7 @@ class DraftModel:
         self._context = context
         self._model: Model = context.model
         self._cache = DraftCache(context, unified=unified)
+        self._eog = self._model.eog
         self._n_known = min(n_vocab, self._model.n_vocab)
         self._limit = min(limit, context.n_ctx_seq)
         self._pace = _Pace(clock or system.now)
@@ -306,7 +307,7 @@ class DraftModel:
             if token is None or token >= self._n_known:
                 continue
             found.append(token)
-            is_last = len(found) == ask.n or token in self._model.eog
+            is_last = len(found) == ask.n or token in self._eog
             if not is_last and len(place) < self._limit:
                 more.append((draft, token))
         if not more:

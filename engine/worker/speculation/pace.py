@@ -177,12 +177,16 @@ class Offer:
 
 class Pace:
     """Chooses the number of proposed tokens by the `clock` and the measured acceptance. `target` is
-    the time limit of a step in seconds; 0 for no limit."""
+    the time limit of a step in seconds; 0 for no limit. If it `is_full`, all tokens that have room
+    in the batch are chosen, whatever they cost."""
 
-    def __init__(self, clock: StepClock, target: float, n_batch: int) -> None:
+    def __init__(
+        self, clock: StepClock, target: float, n_batch: int, *, is_full: bool = False
+    ) -> None:
         self._clock = clock
         self._target = target
         self._n_batch = n_batch
+        self.is_full = is_full
         self._of_all: dict[str, Acceptance] = {}  # by source
         self._since_plain = 0  # steps with proposals since the last one without
         self._skipped: dict[str, int] = {}  # consecutive skipped trials, by source
@@ -196,6 +200,8 @@ class Pace:
         """The number of tokens of each of `offers` to evaluate in a step with `n_generating`
         sequences. `seconds_each`: the time to find one more token for all of them together; 0 if
         the tokens are already found."""
+        if self.is_full:
+            return self._all_of(n_generating, offers)
         chosen = self._worth(n_generating, offers, seconds_each)
         for at, offer in enumerate(offers):
             trials = offer.trials
@@ -211,6 +217,14 @@ class Pace:
                 chosen[at] = min(offer.n, max(1, offer.n_min))
                 self._trial_seconds += self._price(n_generating, chosen[at], seconds_each)
         return [n if n >= offer.n_min else 0 for n, offer in zip(chosen, offers, strict=True)]
+
+    def _all_of(self, n_generating: int, offers: Sequence[Offer]) -> list[int]:
+        chosen, room = [], max(0, self._n_batch - n_generating)
+        for offer in offers:
+            n = min(offer.n, room)
+            chosen.append(n if n >= offer.n_min else 0)
+            room -= chosen[-1]
+        return chosen
 
     def _cannot_pay(self, n_generating: int, offer: Offer, seconds_each: float) -> bool:
         """True if the source is too slow to be worth it even at 100 % acceptance and without any

@@ -150,15 +150,15 @@ class Proposing:
         each = finding.each(len(requests))
         usual = self._pace.usual(n_generating)
         is_cheap = each is not None and finding.all(len(requests), max(most)) <= CHEAP * usual
-        if each is None:  # measure with one token of one text
+        if each is None and not self._pace.is_full:  # measure with one token of one text
             most = [max(1, requests[0].n_min)] + [0] * (len(requests) - 1)
         elif not is_cheap:
             offers = [
                 Offer(request.record, name, n, request.n_min)
                 for request, n in zip(requests, most, strict=True)
             ]
-            most = self._pace.choose(n_generating, offers, each)
-            if finding.is_guess(sum(map(bool, most))):
+            most = self._pace.choose(n_generating, offers, each or 0.0)
+            if not self._pace.is_full and finding.is_guess(sum(map(bool, most))):
                 most = [
                     min(n, max(1, request.n_min)) for request, n in zip(requests, most, strict=True)
                 ]

@@ -298,6 +298,16 @@ def test_a_model_of_the_cache_that_a_preset_has_too(hub: Path) -> None:
     assert catalog.find("u/r:Q8_0"), "it can still be named"
 
 
+def test_a_draft_model_of_the_cache_that_a_preset_has_too(hub: Path) -> None:
+    cache(hub, "u/r", "x-Q8_0.gguf")
+    cache(hub, "u/draft", "y-F16.gguf")
+    text = "[own]\nhf-repo = u/r\nspec-draft-hf = u/draft\n"
+    assert not with_presets(hub, text).entries["u/draft:F16"].hidden
+    catalog = with_presets(hub, text + "dedup-cache-models = true\n")
+    hidden = {name for name, entry in catalog.entries.items() if entry.hidden}
+    assert hidden == {MODEL_NAME, "u/r:Q8_0", "u/draft:F16"}
+
+
 def test_two_sections_of_one_model(hub: Path) -> None:
     cache(hub, "u/r", "x-Q8_0.gguf")
     with pytest.raises(OptionError, match=r"ini:2: \[u/r:q8_0\] is the same model as .*ini:1:"):

@@ -225,7 +225,6 @@ def test_errors_name_the_line(tmp_path: Path, text: str, place: str, reason: str
         ("[a]\nqqqqqqq = 1", ":2: ", "unknown key"),
         ("[a]\n--ctx-size = 1", ":2: ", "without leading dashes"),
         ("[a]\nspec-ngram-size-n = 1", ":2: spec-ngram-size-n is not available: ", "removed"),
-        ("[a]\nLLAMA_ARG_KV_UNIFIED_PER_SLOT = 1", ":2: ", "is not available: "),
     ],
 )
 def test_an_unknown_key_refuses_its_section_alone(
@@ -245,13 +244,13 @@ def test_a_draft_model_is_one_of_a_section(tmp_path: Path, key: str) -> None:
     assert section(f"[a]\n{key} = {path}", tmp_path) == model_options(model_draft=str(path))
 
 
-@pytest.mark.parametrize("key", ["video-fps", "video_fps"])
+@pytest.mark.parametrize("key", ["video-ffmpeg-dir", "video_ffmpeg_dir"])
 def test_keys_without_effect_are_taken_with_a_warning(tmp_path: Path, key: str) -> None:
     text = f"[a]\nc = 5\n{key} = 7"
     assert section(text, tmp_path) == model_options(ctx_size=5)
     [warning] = presets(text, tmp_path).warnings
     assert (
-        f":3: {key} has no effect: images and sound are the only media that the server supports"
+        f":3: {key} has no effect: a library decodes videos, and no program is started for them"
         in warning
     )
 

@@ -237,9 +237,30 @@ async def test_a_download_is_answered_when_it_has_begun_and_ends_in_the_cache() 
         s.found.append(entry(FAR))
         events = s.pool.subscribe()
         s.engine(FAR).downloaded()
-        await until(lambda: s.n_changes == 2)
+
+        def ended() -> bool:
+            assert FAR in catalog.entries, "it stays in the list, as clients have got its event"
+            return s.n_changes == 2
+
+        await until(ended)
         assert ("*", "models_reload", "") in seen(events)
         assert catalog.entries[FAR] is s.found[-1]
+        (await s.loaded(FAR)).release()
+
+
+@in_loop
+async def test_a_download_that_ends_while_the_list_is_unreadable() -> None:
+    async with place() as (s, catalog):
+        task = await begun(s)
+        s.engine(FAR).download(1, 2)
+        await task
+        catalog.failure = "f:1: nonsense"
+        s.engine(FAR).downloaded()
+        await until(lambda: FAR not in catalog.entries)
+        assert list(catalog.entries) == ["a", "b", "c"]
+        catalog.failure = ""
+        s.found.append(entry(FAR))
+        await s.inventory.reload()
         (await s.loaded(FAR)).release()
 
 

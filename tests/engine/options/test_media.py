@@ -21,6 +21,15 @@ def test_impossible_values(argv: list[str], reason: str) -> None:
         parse(argv, {})
 
 
+@pytest.mark.parametrize("name", ["none", "CUDA0"])
+def test_the_device_of_the_projector(name: str) -> None:
+    media = parse([], {"MTMD_BACKEND_DEVICE": name}).model.engine.media
+    assert media.mmproj_device == name
+    assert parse(["-mmdev", "CUDA1"], {"MTMD_BACKEND_DEVICE": name}).model.engine.media == (
+        parse(["--mmproj-device", "CUDA1"], {}).model.engine.media
+    )
+
+
 def test_fetching_is_off_by_default() -> None:
     media = parse([], {}).model.media
     assert (media.media_urls, media.media_private_addresses, media.media_path) == (False, False, "")

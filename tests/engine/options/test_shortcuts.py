@@ -112,7 +112,7 @@ def test_options_without_an_effect_are_reported(tmp_path: Path) -> None:
 
     for name in SHORTCUTS:
         assert not warnings_of(name, name)
-    assert "only media" in warnings_of("--video-fps", "4")[0]
+    assert "a library decodes" in warnings_of("--video-ffmpeg-dir", "d")[0]
     assert not warnings_of("-c", "5", "--mmproj", "p")
     environ = {"LLAMA_ARG_NONSENSE": "1"}
     assert remarks(server_options(), [], environ) == unknown_variables(NAMES, environ) != []

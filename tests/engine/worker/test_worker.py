@@ -82,13 +82,30 @@ def test_a_step_waits_only_for_requests_in_preparation(served: Engine) -> None:
     assert one._gather(), "requests that have not arrived are not waited for"
 
 
+def test_steps_follow_each_other_until_the_thread_has_other_work(
+    served: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = worker(served)
+    assert one._may_go_on()
+    one._inbox.put(Cancel(1))
+    assert not one._may_go_on(), "a message has arrived"
+    one._inbox.get()
+    with monkeypatch.context() as patched:
+        patched.setattr(type(one._slot_actions), "pending", True)
+        assert not one._may_go_on(), "an action on a slot waits"
+    with monkeypatch.context() as patched:
+        patched.setattr(one._arriving, "next_deadline", system.now())
+        assert not one._may_go_on(), "the deadline of a request has passed"
+    assert one._may_go_on()
+
+
 def test_the_thread_that_steps_is_watched_unless_it_waits(
     served: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_limits(monkeypatch, stepping)
     reports: list[str | None] = []
 
-    def step(send: object) -> None:
+    def step(send: object, may_go_on: object) -> None:
         reports.append(stepping.look(1.0))
         one._inbox.put(None)
 
@@ -99,6 +116,32 @@ def test_the_thread_that_steps_is_watched_unless_it_waits(
     one.run()
     assert reports == ["a step has not ended for 1 s (the limit is 0 s)"]
     assert stepping.look(1.0) is None
+
+
+@pytest.mark.parametrize("arrives", ["a request", "a request in preparation", "the end", "nothing"])
+def test_steps_are_measured_until_there_is_something_else_to_do(
+    arrives: str, served: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specllama.engine.worker.worker.QUIET_SECONDS", 0.0)
+    one = worker(served)
+    stopped: list[bool] = []
+
+    def sweep(stop: Callable[[], bool]) -> None:
+        stopped.append(stop())
+        if arrives == "a request":
+            one._inbox.put(prepared(served, 1))
+        elif arrives == "a request in preparation":
+            one._arriving.add([1], 1, is_metered=False)
+        elif arrives == "the end":
+            one._inbox.put(None)
+        stopped.extend([stop(), stop()])
+
+    monkeypatch.setattr(served, "is_sweeping", lambda: True)
+    monkeypatch.setattr(served, "sweep", sweep)
+    one._sweep()
+    assert one._inbox.empty() is (arrives != "the end"), "the end is also the end of `run`"
+    assert stopped == [False, *[arrives != "nothing"] * 2]
+    assert served.has_work is (arrives == "a request")
 
 
 class Said(Link[ToEngine, ToServer]):

@@ -219,7 +219,7 @@ def test_arguments_validate(
         if guide.ended:
             break
         assert guide.allowed is not None
-        allowed = guide.allowed.tolist()
+        allowed = guide.allowed.ids.tolist()
         if model.eog & set(allowed):
             break
         some = sorted(likely & set(allowed))

@@ -68,6 +68,14 @@ def test_singles_stand_before_and_behind_a_run() -> None:
     ]
 
 
+def test_the_rows_of_outputs_are_counted() -> None:
+    batch = TokenBatch(8)
+    batch.add([1, 2, 3], 0, 0)
+    batch.add_singles([4, 5, 6], [3, 9, 2], [1, 2, 3], [True, False, True])
+    assert batch.rows([2, 3, 5]).tolist() == [0, 1, 2]
+    assert batch.rows([5, 2]).tolist() == [2, 0]
+
+
 def test_every_output_is_wanted_where_pooling_needs_them() -> None:
     batch = TokenBatch(N_MAX, all_outputs=True)
     batch.add([1, 2, 3], 0, 0, output=False)

@@ -2,11 +2,13 @@
 
 import ctypes
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from llama_cpp import llama_cpp, mtmd_cpp
+from msgspec import structs
 
 from specllama.engine.options import EngineOptions
 from specllama.engine.wire.media import Media
@@ -19,7 +21,7 @@ from specllama.engine.worker.backend import (
     initialize,
 )
 from specllama.engine.worker.tokens import TokenArray
-from tests.support.media import image, sound
+from tests.support.media import frames, image, sound
 from tests.support.options_support import engine_options
 from tools.models.build import ensure
 
@@ -102,8 +104,9 @@ class Stage:
                 text = mtmd_cpp.mtmd_input_text(part, len(part), False, True)
                 structs.append(mtmd_cpp.mtmd_input_part(ctypes.pointer(text), None))
             else:
-                bitmaps.append(_bitmap(part))
-                structs.append(mtmd_cpp.mtmd_input_part(None, bitmaps[-1]))
+                for bitmap in _bitmaps(part):
+                    bitmaps.append(bitmap)
+                    structs.append(mtmd_cpp.mtmd_input_part(None, bitmap))
         pointers = [ctypes.pointer(struct) for struct in structs]
         array = (ctypes.POINTER(mtmd_cpp.mtmd_input_part) * len(pointers))(*pointers)
         chunks = mtmd_cpp.mtmd_input_chunks_init()
@@ -121,7 +124,19 @@ class Stage:
             context.close()
 
 
-def _bitmap(media: Media) -> object:
+def _bitmaps(media: Media) -> list[Any]:
+    """One bitmap, or one for each frame of a video; libmtmd may merge those."""
+    if media.n_frames == 1:
+        return [_bitmap(media)]
+    size = len(media.data) // media.n_frames
+    found = []
+    for at in range(0, len(media.data), size):
+        found.append(_bitmap(structs.replace(media, data=media.data[at : at + size])))
+        mtmd_cpp.mtmd_bitmap_set_mergeable(found[-1], True)
+    return found
+
+
+def _bitmap(media: Media) -> Any:
     if media.kind == "audio":
         samples = np.frombuffer(media.data, np.float32).copy()
         floats = samples.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
@@ -160,6 +175,35 @@ def test_logits_are_those_of_libmtmd(stage: Stage) -> None:
         _, logits = stage.evaluate(prompt)
         np.testing.assert_allclose(logits, stage.genuine(prompt), atol=1e-3)
         assert stage.context.remove(0, 0)
+
+
+def test_frames_of_a_video(stage: Stage) -> None:
+    """As many tokens and the same logits as with libmtmd's own merging of frames."""
+    if not stage.projector.vision:
+        pytest.skip("the projector supports no images")
+    texts: list[Part] = [b"Video:", frames(1), b"[0m0.00s]"]
+    for pieces in ([*texts, frames(2, 3), b" So?"], [*texts, frames(2, 3), frames(4), b" So?"]):
+        parts = [b"See. ", *pieces]
+        _, logits = stage.evaluate(parts)
+        np.testing.assert_allclose(logits, stage.genuine(parts), atol=1e-3)
+        assert stage.context.remove(0, 0)
+
+
+def test_a_projector_with_temporal_merging_makes_one_image_of_two_frames() -> None:
+    for kind, n_images in (("mrope", 1), ("plain", 2)):
+        stage = Stage(kind)
+
+        def chunks(media: Media, stage: Stage = stage) -> list[PreparedChunk]:
+            found = stage.projector.pieces(media)
+            return [piece for piece in found if isinstance(piece, PreparedChunk)]
+
+        [one], two = chunks(image(1)), chunks(frames(1, 2))
+        assert [chunk.n_tokens for chunk in two] == [one.n_tokens] * n_images
+        assert [chunk.index for chunk in two] == [*range(n_images)]
+        [still] = stage.projector.encode(chunks(frames(1, 1))[:1])
+        [moving] = stage.projector.encode(two[:1])
+        assert (np.abs(still - moving).max() > 1e-3) == (n_images == 1)
+        stage.close()
 
 
 def test_logits_at_the_end_of_a_medium(stage: Stage) -> None:

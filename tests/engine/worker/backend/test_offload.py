@@ -1,14 +1,19 @@
-"""Sampling where the model runs (`--backend-sampling`), with the shipped model."""
+"""Finding the likeliest tokens where the model runs (`--backend-sampling`)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from specllama.engine.params import GenerationParams
+from specllama.engine.wire.replies import Event, Failed
 from specllama.engine.wire.requests import Submit
-from specllama.engine.worker.backend import Model, Offload, OffloadedSampler, Sampler, initialize
+from specllama.engine.worker.backend import Context, Model, Offload, initialize, sampler
+from specllama.engine.worker.backend.offload import N_FOUND
+from specllama.engine.worker.backend.sampler import FEW
 from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.generation.sampling import NOT_FINITE
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, engine, play, stepped
@@ -29,15 +34,37 @@ def offloading(model: Model, **options: Any) -> Engine:
     return engine(model, **{"parallel": 5, "threads": 1, "backend_sampling": True, **options})
 
 
-def sampler_of(engine: Engine, **params: Any) -> Sampler | OffloadedSampler:
+def is_offloaded(engine: Engine, **params: Any) -> bool:
     params = {"backend_sampling": True, **params}
     request = engine.preparation.prepare(Submit(1, ["once"], GenerationParams(**params)))
     request.close()
-    return request.sampler
+    return request.sampler.is_offloaded
 
 
-def test_a_cpu_supports_all_that_are_tried(model: Model) -> None:
-    assert Offload(offloading(model).context).supported >= {"greedy", "dist", "top_k", "penalties"}
+def test_a_cpu_finds_the_likeliest_tokens(model: Model) -> None:
+    context = offloading(model, kv_unified=True).context
+    offload = Offload(context)
+    assert offload.works
+    tokens = np.arange(300, 305, dtype=np.int32)
+
+    def decode() -> None:
+        context.clear(erase=True)
+        context.batch.clear()
+        for sequence, length in enumerate((5, 2, 3)):
+            context.batch.add(tokens[:length], 0, sequence, output=1)
+        context.decode()
+
+    decode()
+    rows = {index: context.logits(index).copy() for index in (4, 6)}
+    offload.arrange({0: True, 1: True})
+    decode()
+    found = offload.found({4: 0, 6: 1})
+    assert found is not None
+    for row, ids, logits in zip(rows.values(), *found, strict=True):
+        assert sorted(ids.tolist()) == sorted(np.argsort(row)[-N_FOUND:].tolist())
+        assert logits.tolist() == row[ids].tolist()
+    assert offload.found({9: 2}) is None
+    offload.close()
 
 
 @pytest.mark.parametrize(
@@ -47,47 +74,34 @@ def test_a_cpu_supports_all_that_are_tried(model: Model) -> None:
         {},
         {"top_k": 5, "temperature": 1.5},
         {"repeat_penalty": 1.3, "presence_penalty": 0.4},
-        {"logit_bias": [(300, 5.0), (301, float("-inf"))], "ignore_eos": True},
+        {"dry_multiplier": 0.8, "dry_penalty_last_n": 40},
+        {"logit_bias": [(300, -5.0), (301, float("-inf"))], "ignore_eos": True},
+        {"logit_bias": [(300, -5.0), (300, -1.0)], "repeat_penalty": 1.1},
+        {"samplers": ["top_k", "penalties", "temperature"], "repeat_penalty": 1.3},
+        {"samplers": ["top_k", "temperature", "top_k"]},
+        {"dynatemp_range": 0.5},
+        {"xtc_probability": 0.5},
+        {"typical_p": 0.7, "min_keep": 2},
+        {"adaptive_target": 0.3, "samplers": ["top_k", "adaptive_p"]},
     ],
 )
 @pytest.mark.parametrize("unified", [True, False])
-def test_the_tokens_are_those_of_the_cpu(
-    model: Model, params: dict[str, Any], unified: bool
+@pytest.mark.parametrize("few", [FEW, 100])
+def test_the_tokens_are_those_of_the_host(
+    model: Model,
+    params: dict[str, Any],
+    unified: bool,
+    few: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(sampler, "FEW", few)  # below, several rows are chosen from together
     # Separate engines, because the cache's content already determines the rounding of attention.
     device, plain = (offloading(model, kv_unified=unified) for _ in range(2))
-    assert isinstance(sampler_of(device, **params), OffloadedSampler)
+    assert is_offloaded(device, **params)
     params = {**params, "n_predict": 25, "seed": 11}
     usual = play(plain, PROMPTS, **params)
     chosen = play(device, PROMPTS, backend_sampling=True, **params)
     assert {p: r.tokens for p, r in chosen.items()} == {p: r.tokens for p, r in usual.items()}
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"samplers": ["top_k", "penalties", "temperature"], "repeat_penalty": 1.3},
-        {"dynatemp_range": 0.5},
-        {"samplers": []},
-    ],
-)
-def test_the_same_seed_gives_the_same_tokens(model: Model, params: dict[str, Any]) -> None:
-    first, second = (offloading(model) for _ in range(2))
-    assert isinstance(sampler_of(first, **params), OffloadedSampler)
-    params = {**params, "n_predict": 25, "seed": 11, "backend_sampling": True}
-    once, again = play(first, PROMPTS, **params), play(second, PROMPTS, **params)
-    assert {p: r.tokens for p, r in once.items()} == {p: r.tokens for p, r in again.items()}
-
-
-def test_a_small_choice_is_kept_to(model: Model) -> None:
-    device = offloading(model)
-    params: dict[str, Any] = {"samplers": ["top_k", "temperature"], "top_k": 2, "n_predict": 1}
-    first = play(device, ["once"], n_probs=2, **params)["once"].probs[0]
-    chosen = {
-        play(device, ["once"], seed=seed, backend_sampling=True, **params)["once"].tokens[0]
-        for seed in range(40)
-    }
-    assert chosen == {id for id, _, _ in first.top}
 
 
 @pytest.mark.slow
@@ -98,19 +112,21 @@ def test_a_small_choice_is_kept_to(model: Model) -> None:
         {"json_schema": JSON_OBJECT},
         {"n_probs": 1},
         {"mirostat": 2},
-        {"xtc_probability": 0.5},
-        {"dry_multiplier": 0.8},
+        {"dry_multiplier": 0.8, "dry_penalty_last_n": -1},  # looks at the whole text
+        {"repeat_penalty": 1.2, "repeat_last_n": 100},
+        {"repeat_penalty": 0.9},
+        {"presence_penalty": -0.5},
         {"top_n_sigma": 1.0},
-        {"min_keep": 2},
-        {"top_k": 100_000},
-        {"samplers": ["top_k", "temperature", "top_k"]},
-        {"logit_bias": [(300, 5.0), (300, -1.0)]},
+        {"top_k": 0},
+        {"top_k": N_FOUND + 1},
+        {"samplers": []},
+        {"logit_bias": [(300, 5.0)]},
         {"backend_sampling": False},
     ],
 )
-def test_samplers_that_a_device_lacks_run_as_usual(model: Model, params: dict[str, Any]) -> None:
+def test_a_choice_among_more_tokens_is_the_hosts(model: Model, params: dict[str, Any]) -> None:
     device = offloading(model)
-    assert isinstance(sampler_of(device, **params), Sampler)
+    assert not is_offloaded(device, **params)
     params = {"backend_sampling": True, **params, "n_predict": 6, "seed": 5}
     plain = {**params, "backend_sampling": False}
     assert (
@@ -119,8 +135,48 @@ def test_samplers_that_a_device_lacks_run_as_usual(model: Model, params: dict[st
     )
 
 
-def test_a_server_without_the_option_samples_as_usual(model: Model) -> None:
-    assert isinstance(sampler_of(engine(model)), Sampler)
+def test_a_server_without_the_option_needs_all_logits(model: Model) -> None:
+    assert not is_offloaded(engine(model))
+
+
+def test_a_device_without_such_a_search(
+    model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Offload, "_count", lambda *_: 0)
+    device = offloading(model)
+    assert "--backend-sampling has no effect" in caplog.text
+    assert not is_offloaded(device)
+    assert play(device, ["once"], n_predict=3, backend_sampling=True)["once"].tokens
+
+
+def test_a_sequence_may_be_refused(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = offloading(model)
+    with monkeypatch.context() as patched:
+        patched.setattr(Context, "set_sampler", lambda *_: False)
+        events = _events(device, [Submit(1, ["once"], GenerationParams(backend_sampling=True))])
+        (failed,) = [each for each in events if isinstance(each, Failed)]
+        assert "doesn't accept a sampler" in failed.error.message
+    assert play(device, ["once"], n_predict=3, backend_sampling=True)["once"].tokens
+
+
+def test_logits_that_are_not_numbers_end_the_request(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = offloading(model)
+    candidates = Offload._candidates
+
+    def damaged(self: Offload, rows: Mapping[int, int]) -> Any:
+        ids, logits = candidates(self, rows)
+        logits[-1, 5] = np.nan
+        return ids, logits
+
+    monkeypatch.setattr(Offload, "_candidates", damaged)
+    submits = [
+        Submit(id, [PROMPTS[id]], GenerationParams(n_predict=9, backend_sampling=True))
+        for id in range(2)
+    ]
+    events = _events(device, submits)
+    assert [each.error.message for each in events if isinstance(each, Failed)] == [NOT_FINITE] * 2
 
 
 def test_both_kinds_in_one_batch(model: Model) -> None:
@@ -138,13 +194,19 @@ def test_both_kinds_in_one_batch(model: Model) -> None:
     assert together(True) == together(False)
 
 
+def _events(engine: Engine, submits: list[Submit]) -> list[Event]:
+    events: list[Event] = []
+    for submit in submits:
+        events += engine.submit(engine.preparation.prepare(submit))
+    while engine.has_work:
+        events += stepped(engine)
+    return events
+
+
 def _run(engine: Engine, submits: list[Submit]) -> dict[int, list[int]]:
     tokens: dict[int, list[int]] = {submit.id: [] for submit in submits}
-    for submit in submits:
-        engine.submit(engine.preparation.prepare(submit))
-    while engine.has_work:
-        for event in stepped(engine):
-            tokens[event.id] += getattr(event, "tokens", [])
+    for event in _events(engine, submits):
+        tokens[event.id] += getattr(event, "tokens", [])
     return tokens
 
 
@@ -178,5 +240,21 @@ def test_requests_that_go_leave_nothing_behind(model: Model) -> None:
         device.cancel(ids[0])
         while device.has_work:
             stepped(device)
-    assert device._sampling._offload is not None
-    assert not device._sampling._offload._attached
+    assert is_offloaded(device)
+
+
+def test_a_sequence_keeps_its_sampler(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = offloading(model)
+    play(device, PROMPTS, n_predict=3, backend_sampling=True)
+    changes: list[int] = []
+    set_sampler = Context.set_sampler
+
+    def noted(context: Context, sequence: int, chain: Any) -> bool:
+        changes.append(sequence)
+        return set_sampler(context, sequence, chain)
+
+    monkeypatch.setattr(Context, "set_sampler", noted)
+    play(device, PROMPTS, n_predict=3, backend_sampling=True, temperature=0.3)
+    assert not changes
+    play(device, PROMPTS[:1], n_predict=3, n_probs=1)
+    assert len(changes) == 1

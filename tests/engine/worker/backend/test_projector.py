@@ -20,6 +20,7 @@ from specllama.engine.worker.backend import (
     Projector,
     initialize,
 )
+from specllama.engine.worker.backend import projector as backend_projector
 from specllama.engine.worker.backend.projector import projector_uses
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.tokens import TokenArray
@@ -173,6 +174,34 @@ def test_its_memory_is_counted(tmp_path: Path) -> None:
     assert projector_uses(engine_options()) == []
 
 
+@pytest.mark.parametrize(
+    ("chosen", "name"),
+    [
+        ({}, "GPU0"),
+        ({"device": ("GPU1", "GPU0")}, "GPU1"),
+        ({"device": ("GPU1",), "mmproj_device": "GPU0"}, "GPU0"),
+        ({"device": ("none",), "mmproj_device": "GPU1"}, "GPU1"),
+        ({"device": ("none",)}, CPU),
+        ({"mmproj_device": "none"}, CPU),
+        ({"mmproj_device": "GPU1", "mmproj_offload": False}, CPU),
+    ],
+)
+def test_its_memory_is_that_of_its_device(
+    chosen: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [("GPU0", "", 0, 0), ("GPU1", "", 0, 0)]
+    monkeypatch.setattr(backend_projector, "devices", lambda: found)
+    (use,) = projector_uses(engine_options(mmproj=str(ensure("tiny-mmproj")), **chosen))
+    assert use.name == name
+
+
+def test_an_unknown_device_is_named(model: Model) -> None:
+    for name in ("GPU9", "CPU", "GPU0,GPU1"):
+        options = engine_options(threads=1, ctx_size=512, mmproj_device=name)
+        with pytest.raises(BackendError, match=f"can't run on the device '{name}'.*available"):
+            Projector(str(ensure("tiny-mmproj")), model, options)
+
+
 # ---- media ---------------------------------------------------------------------------------
 
 
@@ -203,6 +232,24 @@ def test_images_are_encoded_together(model: Model) -> None:
     large = chunks(projector.pieces(image(7, 200, 200)))
     assert len(large) == 5  # four slices and the whole of it
     assert len(projector.encode([*large, *found])) == 10
+    projector.close()
+
+
+@pytest.mark.parametrize(("n_images", "together"), [(0, 1), (1, 1), (2, 2), (3, 3)])
+def test_images_are_encoded_together_up_to_a_limit(
+    model: Model, n_images: int, together: int
+) -> None:
+    def opened(limit: int) -> Projector:
+        options = engine_options(threads=1, ctx_size=512, mtmd_batch_max_tokens=limit)
+        return Projector(str(ensure("tiny-mmproj-batch")), model, options)
+
+    projector = opened(1024)
+    size = chunks(projector.pieces(image(0, 64, 64)))[0].n_tokens
+    projector.close()
+    projector = opened(n_images * size)
+    assert projector.batch_tokens == n_images * size, "the encoder keeps to it, too"
+    found = [chunks(projector.pieces(image(seed, 64, 64)))[0] for seed in range(5)]
+    assert len(projector.encode(found)) == together
     projector.close()
 
 
@@ -253,6 +300,11 @@ def test_input_that_would_end_the_process_is_rejected(both: Projector) -> None:
         Media("image", b"", b"123", 2, 2),
         Media("image", b"", b"", 1 << 20, 1 << 20),
         Media("image", b"", b"", -1, -1),
+        Media("image", b"", b"", 1, 1, 2),
+        Media("image", b"", bytes(3), 1, 1, 0),
+        Media("image", b"", bytes(7), 1, 1, 2),
+        Media("image", b"", bytes(12), 1, 1, 2),
+        Media("audio", b"", bytes(8), n_frames=2),
         Media("audio", b"", b""),
         Media("audio", b"", b"12345"),
     ):

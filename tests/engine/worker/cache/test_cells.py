@@ -1,5 +1,7 @@
 """The accounts of KV cells against lists of owned objects."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -48,6 +50,13 @@ class Accounts(RuleBasedStateMachine):
     def the_same(self) -> None:
         assert self.cells.n_free == self.N - self.n_used
         assert self.cells.n_of(self.held) == self.n_used
+        assert self.n_used <= self.cells.n_covered() <= (self.N if self.n_used else 0)
+        assert self.cells.n_covered(self.N) == self.n_used + self.N
+        holders = Counter(id(cell) for held in self.held.values() for cell in held)
+        used = {id(cell) for other in (0, 1) for cell in self.held.get(other, [])}
+        for sequence, part in self.cells.shares(self.held, (0, 1)).items():
+            unused = {id(cell) for cell in self.held[sequence]} - used
+            assert part == pytest.approx(sum(1 / holders[cell] for cell in unused))
         for sequence, held in self.held.items():
             assert self.cells.held(sequence) == len(held)
             others = [c for s, h in self.held.items() if s != sequence for c in h]

@@ -20,10 +20,18 @@ from specllama.engine.worker.cache.checkpoints import Checkpoint
 from specllama.engine.worker.cache.disk_cache import DiskCache
 from specllama.engine.worker.cache.host_cache import HostCache, KeptText, StateArray
 from specllama.engine.worker.cache.origin import Identity
-from specllama.engine.worker.cache.second_tier import MIN_TOKENS, SecondTier
+from specllama.engine.worker.cache.second_tier import (
+    FIRST_GUESS,
+    MIN_TOKENS,
+    PASSES,
+    SecondTier,
+    _Speed,
+)
 from specllama.engine.worker.cache.texts import OWNER, Key
 from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.generation.planning import StepPlanner
 from specllama.engine.worker.media.registry import MediaRegistry
+from specllama.engine.worker.scheduling import idle
 from specllama.engine.worker.tokens import TokenArray
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
@@ -95,6 +103,49 @@ def test_without_a_tier_nothing_comes_back(start: Callable[..., Engine]) -> None
         ask(engine, prompt)
     assert ask(engine, PROMPTS[0]).timings.cache_n < MIN_TOKENS
     assert engine.stats().n_prompt_restored == 0
+
+
+@pytest.mark.parametrize("unified", [True, False])
+def test_texts_of_idle_slots_are_saved(start: Callable[..., Engine], unified: bool) -> None:
+    """What llama-server's own test of the option asks: a text whose slot was cleared comes back."""
+    engine = start(ctx_size=4 * N_CTX, parallel=2, kv_unified=unified, cache_idle_slots=True)
+    first = ask(engine, PROMPTS[0], id_slot=0)
+    assert engine.stats().n_bytes_cache_ram == 0, "no other request has come"
+    ask(engine, PROMPTS[1], id_slot=1)
+    assert engine.stats().n_bytes_cache_ram > 0
+    again = ask(engine, PROMPTS[0])
+    assert (again.tokens, again.timings.prompt_n) == (first.tokens, 1)
+    assert (again.timings.cache_ram_n > 0) == unified
+    longer = ask(engine, PROMPTS[0] + "return 1")
+    assert longer.timings.cache_n >= again.timings.cache_n
+    engine.close()
+
+
+def test_idle_texts_leave_when_they_delay_others(
+    start: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StepPlanner, "_compute_seconds", lambda *_: 1e6)
+    size = {"ctx_size": 4 * N_CTX, "parallel": 2, "kv_unified": True}
+    engine, fresh = start(**size), start(**size, cache_ram=0)
+    first = [ask(engine, prompt) for prompt in PROMPTS]
+    assert engine.stats().n_bytes_cache_ram == 0, "few cells are idle"
+    monkeypatch.setattr(idle, "MIN_CELLS", 8)
+    other = ask(engine, "x" + PROMPTS[0])
+    assert other.tokens == ask(fresh, "x" + PROMPTS[0]).tokens
+    assert engine.stats().n_bytes_cache_ram > 0
+    again = [ask(engine, prompt) for prompt in PROMPTS]
+    assert [f.tokens for f in again] == [f.tokens for f in first]
+    assert [f.timings.cache_n for f in again] == [f.n_prompt - 1 for f in first]
+    assert all(f.timings.cache_ram_n > MIN_TOKENS for f in again)
+    engine.close()
+    fresh.close()
+
+
+def test_texts_of_idle_slots_need_a_place(
+    start: Callable[..., Engine], caplog: pytest.LogCaptureFixture
+) -> None:
+    start(cache_idle_slots=True, cache_ram=0).close()
+    assert "--cache-idle-slots has no effect without --cache-ram" in caplog.text
 
 
 def test_adapters_are_a_part_of_the_key(start: Callable[..., Engine]) -> None:
@@ -360,14 +411,14 @@ class FakeStates:
         self.restored.append(n_tokens)
 
 
-def tier(states: FakeStates, **changes: Any) -> SecondTier:
+def tier(states: FakeStates, limit: int | None = None, **changes: Any) -> SecondTier:
     arguments: dict[str, Any] = {
         "is_busy": lambda: False,
         "compute_seconds": lambda n, start: 0.001 * n,
         "max_stall": 0.01,
         **changes,
     }
-    return SecondTier(states, HostCache(None), None, **arguments)
+    return SecondTier(states, HostCache(limit), None, **arguments)
 
 
 def ids(n: int, first: int = 0) -> TokenArray:
@@ -383,6 +434,55 @@ def test_saving_delays_no_generation() -> None:
         one = tier(FakeStates(n_bytes), is_busy=lambda busy=busy: busy)
         one.offer(0, ids(100), ())
         assert (one.find(ids(100), (), 0) is not None) == is_kept
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_idle_texts_leave_when_they_have_cost_as_much_as_the_copy(is_busy: bool) -> None:
+    """A copy of 1,000 bytes there and back takes two microseconds, and so does the attention over
+    the cells of two rows, as a token takes 20 ms."""
+    one = tier(
+        FakeStates(),
+        is_busy=lambda: is_busy,
+        compute_seconds=lambda n, start: 1e-6 * PASSES * n,
+    )
+    assert not one.is_worth(100, 1000, 1.9)
+    assert one.is_worth(100, 1000, 2.1)
+    for compute_seconds in (0.0, 1e-9):
+        one = tier(FakeStates(), compute_seconds=lambda n, start, each=compute_seconds: each * n)
+        assert not one.is_worth(100, 10_000_000, 1000), "the times are unknown, or it is no gain"
+
+
+def test_idle_texts_leave_in_the_time_that_a_step_has() -> None:
+    size = 2_000_000_000  # two seconds
+    for is_busy, n_bytes, are_worth in (
+        (True, size, [False, False]),
+        (True, size // 400, [True, True, False]),
+        (False, size, [True, False]),
+        (False, size // 4, [True, True, False]),
+    ):
+        states = FakeStates(n_bytes)
+        one = tier(states, is_busy=lambda is_busy=is_busy: is_busy)
+        for _ in range(2):
+            one.begin_step()
+            for worth in are_worth:
+                assert one.is_worth(10_000, n_bytes, 1e12) == worth
+                one._stall += n_bytes * 1e-9 if worth else 0.0
+
+
+def test_a_text_that_has_no_place_in_host_memory_is_not_copied_for_nothing() -> None:
+    one = tier(FakeStates(1000), limit=1000)
+    assert one.is_worth(100, 1000, 1e12)
+    assert not one.is_worth(100, 1001, 1e12)
+
+
+def test_one_slow_copy_has_no_effect_on_the_speed() -> None:
+    speed = _Speed()
+    assert speed.each == FIRST_GUESS
+    found = []
+    for seconds in (2.0, 0.5, 0.5, 2.0, 0.5, 2.0, 2.0):
+        speed.observe(1, seconds)
+        found.append(speed.each)
+    assert found == [FIRST_GUESS, 0.5, 0.5, 0.5, 0.5, 0.5, 2.0]
 
 
 def test_short_texts_and_small_gains_are_not_worth_it() -> None:

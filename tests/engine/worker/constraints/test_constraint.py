@@ -5,7 +5,6 @@ import random
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,7 +23,7 @@ from specllama.engine.params import (
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints import constraint
 from specllama.engine.worker.constraints.compiler import Compiler
-from specllama.engine.worker.constraints.constraint import Constraint, _tokens
+from specllama.engine.worker.constraints.constraint import Constraint
 from specllama.engine.worker.constraints.lazy import Guide
 
 pytestmark = pytest.mark.slow
@@ -107,7 +106,7 @@ def allowed_of(guide: Guide) -> list[int] | None:
         allowed = guide.allowed
     except ConstraintError:
         return []
-    return None if allowed is None else allowed.tolist()
+    return None if allowed is None else allowed.ids.tolist()
 
 
 class Words:
@@ -137,12 +136,14 @@ def run_of(compiler: Compiler, model: Model, params: dict[str, Any], seed: int, 
         allowed = allowed_of(plain)
         if asked.awaited is not None:
             asked.awaited.result()
+        if looks := chance.random() < 0.7:
+            asked.look()
         is_asked = chance.random() < 0.7
         forced = asked.forced(n) if is_asked else []
         assert len(forced) <= n
         assert forced[: len(expected)] == expected[: len(forced)]
         expected = max(forced, expected, key=len)
-        if is_asked and n and allowed is not None and len(allowed) == 1:
+        if looks and is_asked and n and allowed is not None and len(allowed) == 1:
             assert forced or allowed[0] in model.eog
         fork = asked.fork()
         assert fork.forced(n)[: len(forced)] == forced
@@ -284,18 +285,6 @@ def test_likely_tokens_are_the_tokenizers_spelling(compiler: Compiler, model: Mo
     assert guide.likely(2) == likely[3:5]
 
 
-@given(st.sets(st.integers(0, 199)), st.integers(1, 200))
-def test_the_tokens_of_a_mask(tokens: set[int], n_vocab: int) -> None:
-    flags = np.zeros(200, np.bool_)
-    flags[[*tokens]] = True
-    bits = np.packbits(flags, bitorder="little").tobytes() + bytes(7)
-    few = bits + bytes(1000)  # where it is worth while to look for those with tokens alone
-    wanted = sorted(token for token in tokens if token < n_vocab)
-    assert _tokens(bits, n_vocab).tolist() == wanted
-    assert _tokens(few, n_vocab).tolist() == wanted
-    assert _tokens(few, n_vocab).dtype == np.int32
-
-
 def test_forced_tokens_after_a_slow_mask_are_known_at_once(
     compiler: Compiler, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,3 +310,48 @@ def test_a_long_text_that_is_forced_is_left_to_another_thread(
     assert guide._pending is not None
     guide._pending.result()
     assert len(guide.forced(100)) == 1
+
+
+FREE = {"grammar": 'root ::= [^.]* ". This is the end."'}
+
+
+def test_a_mask_after_a_free_choice_is_determined_later(
+    compiler: Compiler, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a device computes, or at the next choice."""
+    guide = guide_of(compiler, model, FREE)
+    assert isinstance(guide, Constraint)
+    [word] = model.tokenize(b"a", add_special=False, parse_special=False)[:1].tolist()
+    determined = guide._masks.next
+    masks: list[Any] = []
+
+    def counted(*args: Any) -> Any:
+        masks.append(determined(*args))
+        return masks[-1]
+
+    monkeypatch.setattr(guide._masks, "next", counted)
+    assert not guide.advance(word)
+    assert guide.forced(9) == guide.likely(9) == []
+    assert not masks
+    fork = guide.fork()
+    guide.look()
+    guide.look()
+    assert len(masks) == 1
+    assert guide.allowed is masks[0].allowed
+    assert allowed_of(fork) == allowed_of(guide)
+
+    def failing(*args: Any) -> Any:
+        raise ConstraintError("too much")
+
+    monkeypatch.setattr(guide._masks, "next", failing)
+    assert not guide.advance(word)
+    guide.look()
+    with pytest.raises(ConstraintError, match="too much"):
+        _ = guide.allowed
+
+
+def test_forced_text_after_a_free_choice_is_known_at_once(compiler: Compiler, model: Model) -> None:
+    guide = guide_of(compiler, model, FREE)
+    stop, *rest = model.tokenize(b". This is the end.", add_special=False, parse_special=False)
+    assert not guide.advance(int(stop))
+    assert guide.likely(3) == [int(token) for token in rest[:3]]

@@ -134,7 +134,7 @@ def walk(guide: Guide, model: Model, seed: int, likely: Sequence[int]) -> bytes:
     for _ in range(40):
         if guide.ended:
             break
-        allowed = range(model.n_vocab) if guide.allowed is None else guide.allowed.tolist()
+        allowed = range(model.n_vocab) if guide.allowed is None else guide.allowed.ids.tolist()
         some = sorted(set(likely) & set(allowed))
         token = draw.choice(some if some and draw.random() < 0.8 else allowed)
         if token in model.eog:
@@ -177,7 +177,7 @@ def test_waiting_forbids_only_wrong_tokens(engine: Engine, model: Model) -> None
     }
     assert wrong
     assert guide.allowed is not None
-    assert set(range(model.n_vocab)) - set(guide.allowed.tolist()) == wrong
+    assert set(range(model.n_vocab)) - set(guide.allowed.ids.tolist()) == wrong
 
 
 def test_schemas_may_be_lazy_too(engine: Engine, model: Model) -> None:
@@ -189,7 +189,7 @@ def test_schemas_may_be_lazy_too(engine: Engine, model: Model) -> None:
     for token in model.tokenize(b'So: {"a": 7', add_special=False, parse_special=False):
         assert not guide.advance(int(token))
     assert guide.allowed is not None
-    assert {model.piece(int(token), special=False)[:1] for token in guide.allowed} <= {
+    assert {model.piece(int(token), special=False)[:1] for token in guide.allowed.ids} <= {
         *(b" ", b"\n", b",", b"}")
     }
 

@@ -392,6 +392,12 @@ def test_inputs_that_can_not_be_served() -> None:
     assert refusal(llama, Embed(1, [["x " * 600]], 2))[0] == "exceed_context_size_error"
 
 
+def test_a_slot_has_at_most_its_limit() -> None:
+    engine = embedder("tiny-embed", kv_unified_per_slot=300, parallel=2)
+    assert engine.n_ctx == engine.info.n_ctx == 300
+    assert refusal(engine, Embed(1, [[5] * 301], 2))[0] == "exceed_context_size_error"
+
+
 def test_the_longest_input_that_fits() -> None:
     for name, size in (("tiny-bert", 128), ("tiny-embed", 512)):
         engine = embedder(name)

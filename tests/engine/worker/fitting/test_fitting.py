@@ -3,20 +3,26 @@
 import logging
 from typing import Any
 
+import msgspec
 import pytest
 
 from specllama.engine.errors import BackendError
 from specllama.engine.options import EngineOptions
 from specllama.engine.shipped import model_path
 from specllama.engine.wire.devices import CPU, DeviceMemory, DeviceUse
-from specllama.engine.worker.backend import Context, EmbeddingContext, Model, initialize
+from specllama.engine.worker.backend import (
+    Context,
+    EmbeddingContext,
+    Model,
+    initialize,
+    sequence_count,
+    sequence_ids,
+)
 from specllama.engine.worker.backend.dry_run import MEASURED
 from specllama.engine.worker.backend.library import device_uses
 from specllama.engine.worker.backend.memory import HostMemory
-from specllama.engine.worker.embedding.embedder import sequence_count
 from specllama.engine.worker.fitting import fitted
 from specllama.engine.worker.fitting.measuring import Measuring
-from specllama.engine.worker.generation.planning import sequence_ids
 from tests.support.options_support import engine_options
 from tools.models.build import ensure
 
@@ -161,6 +167,8 @@ def test_given_options_stay(caplog: pytest.LogCaptureFixture) -> None:
     assert all("memory is short" in record.message for record in caplog.records)
     assert len(caplog.records) == 2
     assert fit(options_for("tiny-hybrid"), free).context.ctx_size == 4096
+    by_slot = options_for("tiny-hybrid", kv_unified_per_slot=2048)
+    assert fit(by_slot, free) == by_slot
     off = options_for("tiny-hybrid", fit="off", ctx_size=MEASURED)
     assert fit(off, 0) == off
 
@@ -213,6 +221,28 @@ def test_impossible_sizes_are_rejected_without_fitting_too(name: str) -> None:
     large = options_for(name, ctx_size=2 * MEASURED, **ONE_BY_ONE)
     with pytest.raises(BackendError, match=r"would fit \(--fit off tries it nevertheless\)$"):
         fit(large, 1 << 20)
+
+
+@pytest.mark.parametrize("choice", ["on", "off"])
+def test_a_cache_beyond_all_memory_of_a_device_is_refused(
+    choice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device whose memory is the machine's, the system would kill the process."""
+    measured = Measuring.uses
+
+    def on_device(*given: Any) -> list[DeviceUse]:
+        return [msgspec.structs.replace(use, name="GPU0") for use in measured(*given)]
+
+    monkeypatch.setattr(Measuring, "uses", on_device)
+    given = {"ctx_size": LARGEST, "fit": choice, "n_gpu_layers": "all"}
+    options = options_for("specllama-tiny", **given, **ONE_BY_ONE)
+    small = DeviceMemory("GPU0", 1 << 30, 2 << 30)
+    with pytest.raises(BackendError, match=rf"GPU0 has .* {LARGEST} tokens needs .*; -c \d+") as e:
+        fit(options, 1 << 30, small)
+    n_fit = int(str(e.value).partition("-c ")[2].split()[0])
+    [use] = on_device(Measuring(options.model.model, options), n_fit)
+    assert use.model + use.kv_cache + use.compute <= small.free
+    assert fit(options, 1 << 30, DeviceMemory("GPU0", 1 << 30, 1 << 50)) == options
 
 
 def test_smaller_types_of_the_cache_are_named_where_they_help() -> None:

@@ -260,6 +260,7 @@ def test_a_request_ends_while_its_grammar_is_compiled(
 
 def test_the_time_in_the_queue_of_the_preparation_counts(model: Model, clock: Clock) -> None:
     e = engine(model)
+    e.sweep(lambda: False)  # without known times, no request is refused for its deadline
     said = Said()
     one = Worker(e, said, engine_options())
     one._arriving.add([1], 0, is_metered=False)

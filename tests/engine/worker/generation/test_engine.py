@@ -387,7 +387,8 @@ def test_progress_is_that_of_a_device_that_has_finished(
 
     monkeypatch.setattr(Context, "decode", begin)
     monkeypatch.setattr(Context, "synchronize", end)
-    monkeypatch.setattr("specllama.engine.worker.generation.engine.progress", look)
+    for module in ("engine", "choosing"):
+        monkeypatch.setattr(f"specllama.engine.worker.generation.{module}.progress", look)
     play(one, ["import os"], n_predict=2, stream=True, return_progress=True)
     assert len(seen) > 1
     assert not any(seen)

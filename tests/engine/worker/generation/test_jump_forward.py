@@ -12,6 +12,7 @@ from specllama.engine.worker.backend import Model, Sampler
 from specllama.engine.worker.backend.candidates import Candidates
 from specllama.engine.worker.constraints import constraint as masks
 from specllama.engine.worker.constraints.compiler import Compiler
+from specllama.engine.worker.tokens import TokenSet
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("orders"), pytest.mark.covering(2)]
 
@@ -92,7 +93,7 @@ def text(
 
 def allowed_of(guide: Any, model: Model) -> Any:
     allowed = guide.allowed
-    return np.arange(model.n_vocab, dtype=np.int32) if allowed is None else allowed
+    return TokenSet.of([*range(model.n_vocab)], model.n_vocab) if allowed is None else allowed
 
 
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)

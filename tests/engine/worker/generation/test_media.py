@@ -27,6 +27,7 @@ from specllama.engine.worker.backend import (
     Projector,
     Rows,
     initialize,
+    sampler,
 )
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.request import Request
@@ -145,6 +146,15 @@ def test_in_company(stage: Stage, unified: bool) -> None:
     texts = [("x" * 50, n, " y") for n in range(3)]
     stage.check(engine, *texts, ("no medium at all",), ("x" * 50, 0, " y", 1), TURN)
     stage.check(engine, *texts, TURN, (*TURN, 2))
+
+
+def test_a_medium_at_the_end_after_a_search_on_the_device(
+    plain: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "FEW", 0)  # reads the logits, as for a large vocabulary
+    engine = plain.engine(backend_sampling=True)
+    play(engine, [plain.prompt("no medium at all")], n_predict=3, backend_sampling=True)
+    plain.check(engine, ("What is it? ", 1))
 
 
 def test_a_medium_at_the_end(stage: Stage) -> None:
@@ -287,6 +297,9 @@ def test_a_slot_of_another_projector_is_refused(plain: Stage, tmp_path: Path) ->
     engine = plain.engine()
     plain.check(engine, ("Once: ", 1))
     slot_action(engine, plain, tmp_path, "save")
+    blind = plain.options(mmproj="", slot_save_path=str(tmp_path))
+    with pytest.raises(EngineError, match="Cannot restore media tokens without an mmproj"):
+        Slots(Engine(plain.model, blind), blind).act(0, "restore")
     other = Stage("slices")
     with pytest.raises(EngineError, match="another projector"):
         slot_action(other.engine(), other, tmp_path, "restore")

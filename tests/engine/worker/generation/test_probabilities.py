@@ -19,9 +19,10 @@ from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Begun, Delta, Finished, TokenProbs
 from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
+from specllama.engine.worker.backend.row_scan import log_sum_exp
 from specllama.engine.worker.backend.sampler import largest
 from specllama.engine.worker.generation.engine import Engine
-from specllama.engine.worker.generation.probabilities import LOWEST, ProbabilityLog, log_sum_exp
+from specllama.engine.worker.generation.probabilities import LOWEST, ProbabilityLog
 from specllama.engine.worker.generation.request import TextStream
 from specllama.handlers.apis.probabilities import (
     DEFAULT_TOP_LOGPROBS,
@@ -96,6 +97,9 @@ class Forced:
     def sample(self, *_: Any) -> int:
         self.next += 1
         return self.next
+
+    def wanted(self, *, is_limited: bool) -> None:
+        pass
 
     def logits(self, _: int) -> Any:
         return np.zeros(1000, np.float32)

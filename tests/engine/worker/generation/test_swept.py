@@ -8,7 +8,7 @@ from llama_cpp import llama_cpp
 
 from specllama.engine.options import EngineOptions
 from specllama.engine.worker.backend import Context, Model, OutOfMemoryError, initialize
-from specllama.engine.worker.generation.planning import swept
+from specllama.engine.worker.generation.planning import known_times, swept
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
 
@@ -38,19 +38,32 @@ def is_empty(context: Context) -> bool:
     )
 
 
-def test_it_is_measured_once(
-    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_measured_once(context: Context, tmp_path: Path) -> None:
+    assert known_times(context, options()) is None
     first = swept(context, options())
     assert 1 in first.rows
     assert first.prompts
     assert is_empty(context)
     [file] = (tmp_path / "specllama" / "steps").iterdir()
-    with monkeypatch.context() as patched:
-        patched.setattr(context, "evaluate", None)
-        assert swept(context, options()) == first
+    assert known_times(context, options()) == first
     file.write_text("{")
-    assert swept(context, options()).rows, "measured again"
+    assert known_times(context, options()) is None
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 12])
+def test_one_that_is_stopped_is_not_remembered(context: Context, tmp_path: Path, n: int) -> None:
+    asked = 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked == n + 1  # not asked again
+
+    found = swept(context, options(), stop)
+    assert asked == n + 1
+    assert (1 in found.rows) == (n > 0)
+    assert is_empty(context)
+    assert not (tmp_path / "specllama" / "steps").exists()
 
 
 def test_sizes_without_memory_are_left_out(

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.worker.cache.texts import ALL
+from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.scheduling.sharing import (
     KEY_STEPS,
     LAST_STEPS,
@@ -46,6 +47,26 @@ def test_without_continuous_batching_prompts_wait_for_generation() -> None:
     assert [c.sequence.id for c in run_step(s, kv)] == [1]
     s.finish(first)
     assert [c.sequence.id for c in run_step(s, kv)] == [2]
+
+
+def test_the_next_step_is_planned_before_its_tokens_are_known() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=2)
+    texts = [sequence(1, [1, 2]), sequence(2, [7, 8, 9])]
+    for text in texts:
+        s.submit(text)
+    chunks = s.plan()
+    assert chunks == [Chunk(texts[0], 0, 2), Chunk(texts[1], 0, 3)]
+    kv.evaluate(chunks)
+    s.advance(chunks)
+    following = s.plan_next(chunks)
+    assert following == [Chunk(texts[0], 2, 3), Chunk(texts[1], 3, 4)]
+    assert s.plan_next(chunks[:1]) == [], "the other one has no token in it"
+    for text in texts:
+        text.append(5)
+    assert s.plan() == following
+    s.submit(sequence(3, [4]))
+    assert s.plan_next(chunks) == [], "somebody waits"
 
 
 def test_the_second_time_only_the_last_token_is_evaluated() -> None:

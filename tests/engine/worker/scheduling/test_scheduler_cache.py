@@ -419,3 +419,99 @@ def test_a_text_of_the_second_tier_shares_no_cells() -> None:
     s.finish(running)
     run_step(s, kv)
     assert other.slot >= 0
+
+
+# ---- texts of idle slots are saved when another text gets a slot.
+
+
+def held(s: Scheduler) -> list[list[int]]:
+    return [entry.tokens.tolist() for entry in s.cache.entries.values()]
+
+
+@pytest.mark.parametrize("n_cells", [64, None])
+def test_idle_texts_are_saved_and_leave_a_unified_cache(n_cells: int | None) -> None:
+    kv = FakeKV(n_cells, 64)
+    tier = FakeTier(kv)
+    s = scheduler(kv, n_slots=2, tier=tier, saves_idle=True)
+    first, second = list(range(8)), list(range(20, 30))
+    finish_one(s, kv, 1, first)
+    assert (held(s), tier.kept) == ([first], []), "no other text has come"
+    one = sequence(2, second, id_slot=1)
+    s.submit(one)
+    run_step(s, kv)
+    assert [tokens.tolist() for tokens, _ in tier.kept] == [first]
+    assert held(s) == ([] if n_cells else [first])
+    if n_cells:
+        assert s.n_cells_used == one.n_past, "only the text in use has cells"
+    run_step(s, kv)
+    assert len(tier.kept) == 1, "no other text has got a slot"
+    s.finish(one)
+    again = finish_one(s, kv, 3, first)
+    assert again.n_cached == len(first) - 1
+    assert again.n_restored == (len(first) - 1 if n_cells else 0)
+
+
+def test_idle_texts_stay_without_the_option() -> None:
+    kv = FakeKV(64, 64)
+    tier = FakeTier(kv)
+    s = scheduler(kv, n_slots=2, tier=tier)
+    finish_one(s, kv, 1, [*range(8)])
+    finish_one(s, kv, 2, [*range(20, 30)])
+    assert (len(held(s)), tier.kept) == (2, [])
+
+
+def test_a_prefix_is_shared_before_its_text_leaves() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=2, tier=FakeTier(kv), saves_idle=True)
+    finish_one(s, kv, 1, [*range(12)])
+    new = finish_one(s, kv, 2, [*range(8), 50, 51])
+    assert (new.n_shared, new.n_restored) == (8, 0)
+
+
+class FullTier(FakeTier):
+    def offer(self, *args: Any, **kwargs: Any) -> bool:
+        return False
+
+
+def test_an_idle_text_that_can_not_be_saved_stays() -> None:
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=2, tier=FullTier(kv), saves_idle=True)
+    finish_one(s, kv, 1, [*range(8)])
+    finish_one(s, kv, 2, [*range(20, 30)])
+    assert len(held(s)) == 2
+
+
+# ---- the distance of checkpoints.
+
+
+def made(kv: FakeKV) -> list[int]:
+    return [len(tokens) for tokens, _ in kv.saved.values()]
+
+
+@pytest.mark.parametrize(
+    ("step", "places"),
+    [
+        (0, [STEP, 2 * STEP, 3 * STEP]),
+        (STEP, [STEP, 2 * STEP, 3 * STEP]),
+        (STEP + 1, [STEP, 3 * STEP]),
+        (10 * STEP, [STEP]),
+    ],
+)
+def test_checkpoints_in_the_middle_keep_their_distance(step: int, places: list[int]) -> None:
+    kv = FakeKV(None, 5 * STEP, cuttable=False)
+    s = scheduler(kv, n_slots=1, n_checkpoints=8, checkpoint_step=step, n_batch=1024)
+    n = 4 * STEP + 5
+    cached(s, kv, list(range(n)))
+    end = n - NEAR_END
+    assert made(kv) == [*places, end - LAST_MESSAGES[1], end - LAST_MESSAGES[0], end]
+
+
+@pytest.mark.parametrize(("step", "n_cached"), [(0, 3000), (1000, 3000), (2000, 2000)])
+def test_a_place_where_texts_part_keeps_the_distance(step: int, n_cached: int) -> None:
+    """The third text parts from the others 1,000 tokens after a place where two have parted."""
+    kv = FakeKV(None, 2 * STEP, cuttable=False)
+    s = scheduler(kv, n_slots=3, n_checkpoints=8, checkpoint_step=step, n_batch=1024)
+    text, end = list(range(6000)), [1] * 2000
+    later = [*text[:3000], *end]
+    found = cached(s, kv, text, [*text[:2000], *end], later, [*text[:3000], 2, *end])
+    assert found == [0, 0, 2000, n_cached]

@@ -1,7 +1,5 @@
 """The scheduler in random histories."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -11,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from specllama.engine.worker.cache import block_hashes
 from specllama.engine.worker.cache.texts import ALL, Key
 from specllama.engine.worker.generation.adapters import key_of
+from specllama.engine.worker.scheduling import idle
 from specllama.engine.worker.scheduling.misses import reusable
 from specllama.engine.worker.scheduling.placement import context_shift
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence, uncut
@@ -26,9 +25,10 @@ OWNED = key_of([], 1)
 
 
 @pytest.fixture(autouse=True)
-def _blocks_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The texts are short, too."""
+def _sizes_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The texts are short, and the caches are small."""
     monkeypatch.setattr(block_hashes, "BLOCK", 2)
+    monkeypatch.setattr(idle, "MIN_CELLS", 2)
 
 
 class Histories(RuleBasedStateMachine):
@@ -46,6 +46,8 @@ class Histories(RuleBasedStateMachine):
         n_more=st.integers(0, 3),
         window=st.sampled_from([0, 0, 4]),
         n_checkpoints=st.sampled_from([0, 1, 3]),
+        checkpoint_step=st.sampled_from([0, 0, 3, 100]),
+        saves_idle=st.sampled_from([None, True, False]),
         tier=st.sampled_from([None, (0, 0), (2, 0), (0, 2), (3, 3)]),
         proposes=st.sampled_from([0, 0, 1, 3, 40]),
         encodes=st.integers(1, 5),
@@ -66,6 +68,8 @@ class Histories(RuleBasedStateMachine):
         n_more: int,
         window: int,
         n_checkpoints: int,
+        checkpoint_step: int,
+        saves_idle: bool | None,
         tier: tuple[int, int] | None,
         proposes: int,
         encodes: int,
@@ -86,6 +90,8 @@ class Histories(RuleBasedStateMachine):
             n_batch=n_batch,
             n_sequences=n_slots + n_more,
             n_checkpoints=n_checkpoints,
+            checkpoint_step=checkpoint_step,
+            saves_idle=saves_idle,
             similarity=similarity,
             continuous=continuous,
             tier=self.tier,
@@ -568,7 +574,7 @@ def blocks(tokens: list[int], key: Key) -> set[bytes]:
 
 def early_part(chunk: Chunk) -> Chunk:
     """Returns the part of `chunk` that is evaluated early."""
-    return replace(chunk, proposed=chunk.proposed[: chunk.n_early - 1])
+    return chunk._replace(proposed=chunk.proposed[: chunk.n_early - 1])
 
 
 TestHistories = Histories.TestCase

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from specllama.engine.worker.scheduling.step_clock import StepClock
 from specllama.engine.worker.scheduling.sweep import Sweep, measure
-from specllama.engine.worker.speculation.pace import PLAIN, Offer, ProposalRecord
+from specllama.engine.worker.speculation.pace import PLAIN, Offer, Pace, ProposalRecord
 from tests.support.speculating import Timed
 
 pytestmark = pytest.mark.slow
@@ -183,6 +184,16 @@ def test_no_more_than_a_batch_has_room_for() -> None:
         for record, k in zip(records, chosen, strict=True):
             pace.verified(record, "source", k, k)
         pace.observe(8, sum(chosen), flat_gpu(8 + sum(chosen)))
+
+
+def test_a_full_pace_takes_all_that_a_batch_has_room_for() -> None:
+    pace, record = Pace(StepClock(16), 0.001, 16, is_full=True), ProposalRecord()
+    for _ in range(20):  # whatever was confirmed, and however long it takes
+        assert pace.choose(1, [Offer(record, "source", 4)], 60.0) == [4]
+        pace.verified(record, "source", 4, 0)
+    sizes = ((9, 0), (9, 6), (3, 0))  # the second one has room for fewer than it needs
+    offers = [Offer(record, "source", n, n_min=n_min) for n, n_min in sizes]
+    assert pace.choose(3, offers) == [9, 0, 3]
 
 
 def test_finding_them_takes_time_too() -> None:
