@@ -15,7 +15,7 @@ from specllama.handlers.http.build_info import build_info, server_version
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.running.chat_batch import description
-from specllama.handlers.running.media import media_marker
+from specllama.handlers.running.media import accepts_videos, media_marker
 from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
 from specllama.handlers.running.runtime import runtime
 from specllama.handlers.slots import slot_json, unused_slot
@@ -71,7 +71,7 @@ async def _props_json(model: ResolvedModel, info: ModelInfo | None) -> schemas.P
         "modalities": {
             "vision": info is not None and "vision" in info.modalities,
             "audio": info is not None and "audio" in info.modalities,
-            "video": False,
+            "video": info is not None and accepts_videos(info),
         },
         "media_marker": media_marker(),
         "endpoint_slots": options.operations.slots,

@@ -1,5 +1,6 @@
 """POST /v1/responses, stored responses, and their input items."""
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -8,9 +9,18 @@ from starlette.responses import Response
 
 from specllama.engine.errors import invalid_request
 from specllama.handlers.apis.generate import Dialect, count_input, generate, refuse_unsupported
-from specllama.handlers.apis.responses.format import cancelled_response
-from specllama.handlers.apis.responses.items import Item
-from specllama.handlers.apis.responses.request import SUPPORTED, read_response, request_items
+from specllama.handlers.apis.responses.compaction import Compactor, expanded, sealed_item
+from specllama.handlers.apis.responses.format import cancelled_response, total_usage
+from specllama.handlers.apis.responses.items import Item, new_id
+from specllama.handlers.apis.responses.request import (
+    ENCRYPTED,
+    SUPPORTED,
+    for_socket,
+    new_items,
+    read_response,
+    request_items,
+)
+from specllama.handlers.apis.responses.socket import ResponsesSocket
 from specllama.handlers.apis.responses.stream import (
     Listener,
     ResponsesFormat,
@@ -21,19 +31,31 @@ from specllama.handlers.apis.responses.stream import (
 )
 from specllama.handlers.http import schemas
 from specllama.handlers.http.api_keys import owner_of
-from specllama.handlers.http.current import current_scope
+from specllama.handlers.http.current import current_scope, until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.http.streams import Ping, event_stream
+from specllama.handlers.http.websocket import accept
+from specllama.handlers.running.admission import admit
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 from specllama.handlers.running.ongoing import JobKey
+from specllama.handlers.running.resolve_model import resolve_model
 from specllama.handlers.running.respond import Running, frames, respond
-from specllama.handlers.running.response_store import Order, Responses, page_of
+from specllama.handlers.running.response_store import (
+    CONNECTION_STORE,
+    LocalResponses,
+    Order,
+    Responses,
+    page_of,
+)
+from specllama.handlers.running.run_in_thread import run_in_thread
 from specllama.handlers.running.runtime import runtime
 
 
 def _store() -> Responses:
     """Returns the stored responses of the request's API key."""
-    return Responses(runtime().responses, owner_of(current_scope()))
+    scope = current_scope()
+    local: LocalResponses | None = scope["state"].get(CONNECTION_STORE)
+    return Responses(runtime().responses, owner_of(scope), local)
 
 
 def _job(response_id: str) -> JobKey:
@@ -43,14 +65,20 @@ def _job(response_id: str) -> JobKey:
 
 async def create_response(body: schemas.ResponseRequest) -> Response:
     """A response object, or its events with `stream`."""
+    if CONNECTION_STORE in current_scope()["state"]:
+        body = for_socket(body)
     check_kept(body)
     store = _store()
     if body.get("store") is not False:
         await store.check()  # before a text is generated that couldn't be stored
-    history, items = await request_items(body, store)
+    sealing = runtime().sealing
+    history, items = await request_items(body, store, sealing)
+    seals = ENCRYPTED in (body.get("include") or ())
+    seal = await sealing.get() if seals or body.get("context_management") else None
+    conversation = await expanded([*history, *items], sealing)
     dialect = Dialect(
-        read=partial(read_response, history=history, items=items),
-        form=partial(response_form, store=store),
+        read=partial(read_response, conversation=conversation, items=items, seal=seal),
+        form=partial(response_form, store=store, seal=seal if seals else None),
         supported=SUPPORTED,
         respond=partial(_in_background, store, items) if body.get("background") else respond,
     )
@@ -58,6 +86,41 @@ async def create_response(body: schemas.ResponseRequest) -> Response:
 
 
 create_response_alias = create_response
+
+
+async def compact_response(body: schemas.ResponseCompactRequest) -> Response:
+    """`{"object": "response.compaction", "output": [...], ...}`: the conversation as one item."""
+    store, sealing = _store(), runtime().sealing
+    previous = body.get("previous_response_id")
+    history = [] if previous is None else await store.conversation(previous)
+    items = await new_items(body.get("input") or [], store, sealing)
+    conversation = await expanded([*history, *items], sealing)
+    model = resolve_model(body)
+    await admit(model.name)
+    engine = await model.engine()
+    compactor = Compactor.of(model, engine)
+    work = compactor.compact(conversation, body.get("instructions") or "")
+    compacted = await until_disconnect(work)
+    item = await run_in_thread(sealed_item, compacted, await sealing.get())
+    answer: schemas.ResponseCompacted = {
+        "id": new_id("resp"),
+        "object": "response.compaction",
+        "created_at": int(time.time()),
+        "output": [item],
+        "usage": total_usage(compactor.finished),
+    }
+    return JSONAnswer(answer)
+
+
+compact_response_alias = compact_response
+
+
+async def connect_responses() -> Response:
+    """Accepts a WebSocket. Raises RequestError (426) for any other request."""
+    return accept(ResponsesSocket.serve)
+
+
+connect_responses_alias = connect_responses
 
 
 async def _in_background(
@@ -91,8 +154,10 @@ async def _in_background(
 async def count_response_tokens(body: schemas.ResponseRequest) -> Response:
     """`{"object": "response.input_tokens", "input_tokens": ...}`: the length of the prompt that
     a response would have."""
-    history, items = await request_items(body, _store())
-    read = partial(read_response, history=history, items=items)
+    sealing = runtime().sealing
+    history, items = await request_items(body, _store(), sealing)
+    conversation = await expanded([*history, *items], sealing)
+    read = partial(read_response, conversation=conversation, items=items)
     n = await count_input(read, body, SUPPORTED)
     counted: schemas.ResponseInputTokens = {"object": "response.input_tokens", "input_tokens": n}
     return JSONAnswer(counted)

@@ -3,6 +3,7 @@
 import msgspec
 from starlette.responses import Response
 
+from specllama.engine.errors import unavailable
 from specllama.handlers.http import schemas
 from specllama.handlers.http.api_keys import current_owner
 from specllama.handlers.http.errors import RequestError
@@ -15,7 +16,10 @@ from specllama.handlers.running.runtime import runtime
 
 async def get_stream(conv_id: str, **query: int) -> Response:
     """The bytes of a stream from the offset `from`, a parameter of the query, to its end."""
-    stream = runtime().streams.get(_owner(conv_id))
+    streams, owner = runtime().streams, _owner(conv_id)
+    stream = streams.get(owner)
+    if stream is None and streams.is_preparing(owner):
+        raise unavailable("Stream owner model is loading, retry later")
     if stream is None:
         raise RequestError(404, "Stream not found or expired")
     return event_stream(show(stream, query.get("from", 0)))

@@ -6,7 +6,7 @@ connection.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -22,7 +22,7 @@ from specllama.engine.params import GenerationParams
 from specllama.engine.wire.requests import Infill, Prompt, PromptParts
 from specllama.handlers.apis.probabilities import Probabilities
 from specllama.handlers.apis.wishes import with_headers
-from specllama.handlers.http.current import current_scope
+from specllama.handlers.http.current import current_scope, ignore_disconnect
 from specllama.handlers.http.log_fields import warn_ignored
 from specllama.handlers.http.streams import EVENT_STREAM, Ping
 from specllama.handlers.running.admission import admit
@@ -35,10 +35,15 @@ from specllama.handlers.running.chat_batch import (
     prepare,
 )
 from specllama.handlers.running.media import UnresolvedParts, resolved, without_media
-from specllama.handlers.running.prompt_text import prompts_with_probabilities, text_of
+from specllama.handlers.running.prompt_text import (
+    log_prompts,
+    prompts_with_probabilities,
+    text_of,
+)
 from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
-from specllama.handlers.running.respond import Format, Running, respond
+from specllama.handlers.running.respond import Format, Running, respond, stream_owner
 from specllama.handlers.running.run_in_thread import run_in_thread
+from specllama.handlers.running.runtime import runtime
 from specllama.handlers.running.terms import NO_WISHES, Wishes, in_time
 
 VERBOSE = 10
@@ -103,6 +108,8 @@ class GenerationRequest:
     """Tokens before the prompt."""
     truncates: bool = False
     """Whether the oldest turns of a conversation are dropped if it is too long."""
+    shorten: Callable[[ResolvedModel, EngineClient], Awaitable[ChatRequest]] | None = None
+    """Returns the conversation in the place of `what`, after its model has been loaded."""
     reads_events: bool = False
     """Whether the engine streams even if the answer doesn't: only in a stream can the tokens of
     the content be separated from those of thoughts and calls."""
@@ -188,10 +195,14 @@ async def generate(
     wishes = with_headers(request.wishes)
     if request.params.n_predict == 0:
         wishes = wishes._replace(prompt_ms=None)  # the request is only for its prompt
-    shows_queue = (
-        request.shows_queue and request.params.stream and dialect.media_type == EVENT_STREAM
-    )
-    async with in_time(wishes.first_ms):
+    streams_events = request.params.stream and dialect.media_type == EVENT_STREAM
+    shows_queue = request.shows_queue and streams_events
+    keeps = streams_events and dialect.respond is respond
+    owner = stream_owner(current_scope()) if keeps else None
+
+    async def ready() -> tuple[Begin, GenerationFacts]:
+        if owner is not None:
+            ignore_disconnect()
         engine = await model.engine()
         new_facts = partial(
             GenerationFacts,
@@ -204,7 +215,11 @@ async def generate(
             tokens=partial(_tokens, engine),
             n_written=partial(_n_written, engine),
         )
-        begin, facts = await _prepared(model, engine, request, new_facts)
+        return await _prepared(model, engine, request, new_facts)
+
+    async with in_time(wishes.first_ms):
+        work = ready() if owner is None else runtime().streams.prepared(owner, ready())
+        begin, facts = await work
 
     def start() -> Running[Any, Any]:
         terms = model.terms(wishes)
@@ -235,6 +250,7 @@ async def count_input(
     refuse_unsupported(body, supported)
     model = resolve_model({"model": name} if name else body, unknown=unknown)
     request = await run_in_thread(read, body, model.options)
+    request = replace(request, shorten=None)
     engine = await model.engine()
     return await count_tokens(model, engine, await _conversation(model, engine, request))
 
@@ -263,11 +279,12 @@ async def _conversation(
     """Returns the conversation that the model answers. With `truncates`, the oldest turns are
     dropped until there is room for the answer."""
     assert isinstance(request.what, ChatRequest), "prompts are no conversation"
+    what = request.what if request.shorten is None else await request.shorten(model, engine)
     if not request.truncates:
-        return request.what
+        return what
     n_ctx = engine.info.n_ctx
     n_max = n_ctx - room_for_answer(n_ctx, request.params.n_predict)
-    return await truncated(request.what, n_max, partial(count_tokens, model, engine))
+    return await truncated(what, n_max, partial(count_tokens, model, engine))
 
 
 def _is_verbose(model: ResolvedModel) -> bool:
@@ -312,11 +329,14 @@ async def _chat(
             params = structs.replace(params, stream=True)
         chat = await prepare(model, engine, await _conversation(model, engine, request), params)
     elif request.what.gap is not None:
+        log_prompts([request.what.gap])
         return plain_text([], request.params), request.what.gap
     else:
-        [prompt] = await resolved(model, engine, request.what.texts)
-        chat = plain_text(prompt, request.params)
-    return chat, [*request.before, *chat.prompt]
+        [text] = await resolved(model, engine, request.what.texts)
+        chat = plain_text(text, request.params)
+    prompt: Prompt = [*request.before, *chat.prompt]
+    log_prompts([prompt])
+    return chat, prompt
 
 
 async def _texts(
@@ -324,12 +344,14 @@ async def _texts(
 ) -> tuple[list[Prompt], list[str]]:
     """Returns the prompts, and their texts if answers begin with them."""
     if what.gap is not None:
+        log_prompts([what.gap])
         return [what.gap], []
     prompts = await resolved(model, engine, what.texts)
     echoes = [await text_of(engine, prompt) for prompt in prompts] if what.echo else []
     given: list[Prompt] = [*prompts]
     if what.suffix:
         given = [Infill(prefix=without_media(t), suffix=[what.suffix]) for t in what.texts]
+    log_prompts(given)
     if echoes and request.probabilities is not None:
         given = await prompts_with_probabilities(engine, given, request.params, request.n)
     return given, echoes

@@ -44,11 +44,13 @@ from specllama.handlers.binding.middleware import (
 )
 from specllama.handlers.binding.security import Security
 from specllama.handlers.binding.validation import JsonBody
+from specllama.handlers.binding.vertex import Vertex
 from specllama.handlers.http.api_keys import is_known
 from specllama.handlers.http.current import Current
 from specllama.handlers.http.hosts import Hosts
 from specllama.handlers.http.own_files import OwnFiles
 from specllama.handlers.http.request_log import RequestLog
+from specllama.handlers.http.websocket import WebSockets
 
 
 class AnyPath(PathConvertor):
@@ -261,6 +263,8 @@ class Api(AsyncApi):  # type: ignore[misc]
 
 
 MIDDLEWARES = [
+    Vertex,
+    WebSockets,
     RequestLog,
     ServerErrorMiddleware,
     Leases,
@@ -290,4 +294,4 @@ def middlewares(*, traced: bool) -> list[Any]:
         return [*MIDDLEWARES]
     from specllama.handlers.binding.tracing import Tracing
 
-    return [RequestLog, Tracing, *MIDDLEWARES[1:]]
+    return [Vertex, WebSockets, RequestLog, Tracing, *MIDDLEWARES[3:]]

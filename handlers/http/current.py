@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _scope: ContextVar[Scope] = ContextVar("scope")
 _receive: ContextVar[Receive] = ContextVar("receive")
@@ -97,3 +97,14 @@ async def until_disconnect(work: Awaitable[T]) -> T:
     """
     async with CancelOnDisconnect(current_receive()):
         return await work
+
+
+def ignore_disconnect() -> None:
+    """Has the current task, and the tasks that it starts from now on, go on if the client
+    disconnects: `until_disconnect` doesn't notice it any more."""
+    _receive.set(_never)
+
+
+async def _never() -> Message:
+    await asyncio.Event().wait()
+    raise AssertionError("nothing sets the event")

@@ -5,11 +5,9 @@ only with `--otel`. The SDK reads the standard variables (`OTEL_...`), keeps at 
 `OTEL_BSP_MAX_QUEUE_SIZE` spans in memory, drops further ones, and exports them in a thread.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Self
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -28,6 +26,7 @@ from specllama.engine import system
 from specllama.handlers.http.build_info import server_version
 from specllama.handlers.http.log_fields import LogFields
 from specllama.handlers.http.request_trace import RequestTrace, Value
+from specllama.handlers.http.streams import in_thread_within
 
 PATH = "/v1/traces"  # of OTLP over HTTP, after the collector's address
 STOP_SECONDS = 3.0
@@ -132,14 +131,4 @@ class Tracer:
 
     async def stop(self) -> None:
         """Exports the last spans, for at most `STOP_SECONDS`; then they are lost."""
-        loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-
-        def stop() -> None:
-            self._processor.shutdown()
-            with suppress(RuntimeError):  # the loop is closed, because this has taken too long
-                loop.call_soon_threadsafe(stopped.set)
-
-        system.start_thread(stop, "otel-stop")
-        with suppress(TimeoutError):
-            async with asyncio.timeout(STOP_SECONDS):
-                await stopped.wait()
+        await in_thread_within(STOP_SECONDS, self._processor.shutdown, "otel-stop")

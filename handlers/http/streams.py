@@ -59,6 +59,22 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
         return await begun
 
 
+async def in_thread_within(seconds: float, work: Callable[[], object], name: str) -> None:
+    """Runs `work` in a thread of its own, and returns when it has ended, or after `seconds`. Then
+    the thread goes on, but doesn't keep the process from ending."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def run() -> None:
+        work()
+        with suppress(RuntimeError):  # the loop is closed, because this has taken too long
+            loop.call_soon_threadsafe(ended.set)
+
+    system.start_thread(run, name)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await ended.wait()
+
+
 # ---- Responses from an iterator of frames: server-sent events, or lines of JSON.
 #
 # This is the hot path of the server process: one frame per stream and engine step.

@@ -19,7 +19,9 @@ from specllama.handlers.options.tables.general import GeneralOptions, ResponsesO
 from specllama.handlers.options.tables.http import HttpOptions
 from specllama.handlers.options.tables.log import LogOptions
 from specllama.handlers.options.tables.page import PageOptions
+from specllama.handlers.options.tables.tools import ToolOptions
 from specllama.handlers.options.tables.tracing import TracingOptions
+from specllama.handlers.options.tables.vertex import VertexOptions
 
 
 class ServerOptions(msgspec.Struct, kw_only=True, frozen=True):
@@ -29,12 +31,18 @@ class ServerOptions(msgspec.Struct, kw_only=True, frozen=True):
     model: Options = Options()
     router: RouterOptions = RouterOptions()
     http: HttpOptions = HttpOptions()
+    vertex: VertexOptions = VertexOptions()
     page: PageOptions = PageOptions()
     responses: ResponsesOptions = ResponsesOptions()
     usage: UsageOptions = UsageOptions()
+    tools: ToolOptions = ToolOptions()
     log: LogOptions = LogOptions()
     tracing: TracingOptions = TracingOptions()
     general: GeneralOptions = GeneralOptions()
+
+    def port(self) -> int:
+        """Returns the port that the server listens on; 0: any free one."""
+        return self.vertex.aip_http_port if self.vertex.is_on() else self.http.port
 
 
 NAMES = Names(
@@ -54,11 +62,13 @@ NAMES = Names(
         RouterOptions,
         EntryOptions,
         HttpOptions,
+        VertexOptions,
         PageOptions,
         OperationOptions,
         SlotFileOptions,
         ResponsesOptions,
         UsageOptions,
+        ToolOptions,
         ChatOptions,
         LogOptions,
         TracingOptions,

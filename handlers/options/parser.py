@@ -21,6 +21,7 @@ def check_server(options: ServerOptions) -> None:
         given, missing = ("cert", "key") if http.ssl_cert_file else ("key", "cert")
         raise OptionError(f"--ssl-{given}-file needs --ssl-{missing}-file as well")
     options.tracing.check()
+    options.tools.check(http)
 
 
 def check_server_files(options: ServerOptions) -> None:
@@ -30,6 +31,8 @@ def check_server_files(options: ServerOptions) -> None:
         named("--log-file", lambda: files.check_writable(log.log_file))
     if options.http.keys_file:
         named("--keys-file", options.http.named_keys)
+    if options.tools.has_mcp():
+        options.tools.mcp_servers()
     certificate, key = options.http.ssl_cert_file, options.http.ssl_key_file
     if certificate:
         named("--ssl-cert-file, --ssl-key-file", lambda: files.check_tls(certificate, key))
@@ -77,6 +80,8 @@ def remarks(options: ServerOptions, argv: Sequence[str], environ: Mapping[str, s
             f"--host {where}: every client that can reach it may use the server; set --api-key or "
             "--keys-file to require a key"
         )
+    if options.vertex.is_on() and "port" in gather(given(argv, environ), ()):
+        found.append(f"--port has no effect: --aip-http-port is {options.vertex.aip_http_port}")
     drafts = bool(engine.draft.model_draft or options.model.source.hf_repo_draft)
     if drafts and engine.embedding.embeds():
         found.append("--model-draft has no effect: embeddings have no next tokens to propose")
@@ -93,4 +98,4 @@ def remarks(options: ServerOptions, argv: Sequence[str], environ: Mapping[str, s
             field = NAMES.fields[name]
             if field.of(options):
                 found.append(f"{vain} has no effect: {field.canonical} names the only model")
-    return found
+    return found + options.tools.remarks()

@@ -1,4 +1,4 @@
-"""Images, sounds and documents, from a request's body to the prompt.
+"""Images, sounds, videos and documents, from a request's body to the prompt.
 
 A chat template gets a marker in place of each medium. The marker is random for each request, so
 that no text can contain it by chance or by intention.
@@ -11,27 +11,28 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from specllama.engine.chat.request import Message, MessagePart
 from specllama.engine.errors import invalid_request, not_supported
+from specllama.engine.helpers.decode.decoder import reads_videos
 from specllama.engine.media.source import MediaSource, SourceKind, is_address
 from specllama.engine.models.client import EngineClient
-from specllama.engine.wire.media import NOT_READ, Document, Media, is_pdf, text_of
+from specllama.engine.wire.media import NO_VIDEOS, NOT_READ, Document, Media, is_pdf, text_of
 from specllama.engine.wire.replies import ModelInfo
 from specllama.engine.wire.requests import PromptParts
 from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.running.resolve_model import ResolvedModel
 from specllama.handlers.running.runtime import runtime
 
-Kind = Literal["image", "audio", "video", "document"]
+Kind = SourceKind
 PART: Final = "media"
-"""The type of a content's part that is an image, a sound or a document."""
+"""The type of a content's part that is an image, a sound, a video or a document."""
 
 _HINT = "hint: if this is unexpected, you may need to provide the mmproj"
-_MODALITIES = {"image": "vision", "audio": "audio"}
+_MODALITIES = {"image": "vision", "audio": "audio", "video": "vision"}
 _SMALL = 1 << 16  # characters; longer texts are decoded in a thread
 _LINE = 256  # characters
 
@@ -44,7 +45,7 @@ def media_marker() -> str:
 
 
 class MediaInput(msgspec.Struct, frozen=True):
-    """An image, a sound or a document from a request: a URL, base64, or its bytes.
+    """An image, a sound, a video or a document from a request: a URL, base64, or its bytes.
 
     `where` is its place in the request, for errors. Without a `kind`, the bytes determine it.
     `heading` is a line before a document. If this server doesn't support a medium, its `stand_in`
@@ -56,11 +57,6 @@ class MediaInput(msgspec.Struct, frozen=True):
     kind: Kind | None = None
     heading: str = ""
     stand_in: str = ""
-
-    @property
-    def decoded_kind(self) -> SourceKind | None:
-        """The kind in the decoder's terms, which has no videos."""
-        return None if self.kind == "video" else self.kind
 
 
 UnresolvedParts: TypeAlias = "list[int | str | MediaInput]"
@@ -155,7 +151,7 @@ def with_results_shown(messages: Sequence[Message], info: ModelInfo) -> list[Mes
         medium: MediaInput = part["media"]
         kind = medium.kind or "file"
         line = unshown(kind, medium.heading or _address(medium.given))
-        if kind not in ("document", "file") and _MODALITIES.get(kind) not in info.modalities:
+        if kind not in ("document", "file") and _lacking(kind, info):
             return line
         return {**part, "media": msgspec.structs.replace(medium, stand_in=line["text"])}
 
@@ -204,8 +200,20 @@ def check_media(info: ModelInfo, media: Sequence[MediaInput]) -> None:
                     f"{medium.where}: Multimodal data provided, but model does not support "
                     "multimodal requests."
                 )
-        elif _MODALITIES.get(medium.kind) not in info.modalities:
-            raise not_supported(f"{medium.where}: {medium.kind} input is not supported - {_HINT}")
+        elif lacking := _lacking(medium.kind, info):
+            raise not_supported(f"{medium.where}: {lacking}")
+
+
+def _lacking(kind: str, info: ModelInfo) -> str:
+    """Returns why media of the kind aren't accepted; "" if they are."""
+    if _MODALITIES.get(kind) not in info.modalities:
+        return f"{kind} input is not supported - {_HINT}"
+    return NO_VIDEOS if kind == "video" and not reads_videos() else ""
+
+
+def accepts_videos(info: ModelInfo) -> bool:
+    """Returns whether requests may contain videos: their frames are images."""
+    return not _lacking("video", info)
 
 
 async def resolved(
@@ -219,8 +227,8 @@ async def resolved(
     ends when the client disconnects; no other task may read `receive` meanwhile.
 
     Raises EngineError: not_supported_error for kinds that the model doesn't support and for
-    addresses that this server doesn't fetch, invalid_request_error for data that are no image or
-    sound.
+    addresses that this server doesn't fetch, invalid_request_error for data that are no image,
+    sound or video.
     """
     media = [part for prompt in prompts for part in prompt if isinstance(part, MediaInput)]
     check_media(engine.info, media)
@@ -292,7 +300,7 @@ async def _decoded(
 
 
 async def _source(medium: MediaInput) -> MediaSource:
-    given, kind, where = medium.given, medium.decoded_kind, medium.where
+    given, kind, where = medium.given, medium.kind, medium.where
     if isinstance(given, bytes):
         source = MediaSource(given, kind, where)
     elif len(given) <= _SMALL:

@@ -7,12 +7,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from specllama.engine import system
-from specllama.engine.errors import unavailable
+from specllama.engine.errors import invalid_request, unavailable
 from specllama.engine.models.generation import Generation
 from specllama.handlers.http import schemas
 from specllama.handlers.running.response_store import (
@@ -26,8 +26,11 @@ from specllama.handlers.running.stores import StoreError
 # ---- Streams that a client can resume after it has disconnected.
 #
 # A kept stream continues without its client. It belongs to a conversation of one API key. A
-# conversation has at most one stream; a new one replaces it. Streams are only in memory.
+# conversation has at most one stream; a new one replaces it. Streams are only in memory. A request
+# that is still being prepared has no stream yet: its model may have to be loaded first.
 
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -178,10 +181,36 @@ class KeptStreams:
         self._seconds = seconds
         self.n_bytes = 0
         self._streams: dict[Owner, KeptStream] = {}
+        self._preparing: dict[Owner, asyncio.Task[Any]] = {}
         self._complete: dict[Owner, asyncio.TimerHandle] = {}  # in the order of completion
 
     def __len__(self) -> int:
         return len(self._streams)
+
+    async def prepared(self, owner: Owner, work: Coroutine[Any, Any, T]) -> T:
+        """Returns the result of `work`, after which the stream of `owner` is opened at once. The
+        owner's previous stream is cancelled. Raises EngineError (invalid_request_error) if the
+        stream is removed meanwhile."""
+        self.remove(owner)
+        task = asyncio.create_task(work)
+        self._preparing[owner] = task
+        try:
+            result = await task
+        except asyncio.CancelledError:
+            if self.is_preparing(owner, task):  # the request itself is cancelled
+                raise
+        else:
+            if self.is_preparing(owner, task):
+                return result
+        finally:
+            if self.is_preparing(owner, task):
+                del self._preparing[owner]
+        raise invalid_request("request cancelled by a stop while the model was loading")
+
+    def is_preparing(self, owner: Owner, task: asyncio.Task[Any] | None = None) -> bool:
+        """Whether a request of `owner` is being prepared: by `task`, if given."""
+        running = self._preparing.get(owner)
+        return running is not None and task in (None, running)
 
     def open(self, owner: Owner) -> KeptStream | None:
         """Returns a new stream for `owner`, and cancels the owner's previous one. Returns None if
@@ -199,7 +228,10 @@ class KeptStreams:
         return self._streams.get(owner)
 
     def remove(self, owner: Owner) -> None:
-        """Cancels and removes the stream of `owner`, if there is one."""
+        """Cancels and removes the stream of `owner`, or the request that is prepared for it, if
+        there is one."""
+        if (task := self._preparing.pop(owner, None)) is not None:
+            task.cancel()
         if (stream := self._streams.get(owner)) is not None:
             stream.cancel()
             self._forget(owner)
@@ -223,7 +255,7 @@ class KeptStreams:
 
     def close(self) -> None:
         """Cancels and removes all streams."""
-        for owner in [*self._streams]:
+        for owner in [*self._streams, *self._preparing]:
             self.remove(owner)
 
     def finished(self, stream: KeptStream) -> None:

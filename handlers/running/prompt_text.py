@@ -1,4 +1,5 @@
-"""Prompts as text, and as tokens whose probabilities are reported."""
+"""Prompts as text, as tokens whose probabilities are reported, and in the files of
+`--log-prompts-dir`."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -10,6 +11,7 @@ from specllama.engine.wire.media import Media
 from specllama.engine.wire.requests import Infill, Prompt, PromptParts
 from specllama.handlers.running.batch import check_prompt_probabilities
 from specllama.handlers.running.media import media_marker
+from specllama.handlers.running.runtime import runtime
 
 
 async def text_of(engine: EngineClient, prompt: PromptParts) -> str:
@@ -48,3 +50,15 @@ async def prompts_with_probabilities(
     lengths = [len(prompt) for prompt in found if not isinstance(prompt, Infill)]
     check_prompt_probabilities(lengths, params, n, engine.info.n_ctx)
     return found
+
+
+def log_prompts(prompts: Sequence[Prompt]) -> None:
+    """With `--log-prompts-dir`, writes each of `prompts` to a file soon. A marker stands for each
+    medium."""
+    if (written := runtime().prompt_log) is None:
+        return
+    for prompt in prompts:
+        if isinstance(prompt, Infill):
+            written.add(prompt)
+        else:
+            written.add([p if isinstance(p, int | str) else media_marker() for p in prompt])

@@ -45,8 +45,8 @@ async def kept_response(
     headers: Mapping[str, str] | None,
 ) -> Response:
     """Returns the response that sends `stream`. A task writes all `frames` to it, even if the
-    client disconnects. The arguments are as in `event_stream`, except that pings are in `stream`,
-    because clients count its bytes to resume it.
+    client disconnects, whether before or after the first one. The arguments are as in
+    `event_stream`, except that pings are in `stream`, because clients count its bytes to resume it.
 
     Raises an exception that occurs before the first frame, and removes `stream` then.
     """
@@ -54,7 +54,7 @@ async def kept_response(
     starting = asyncio.create_task(_first(frames))
     stream.made_by(starting.cancel)
     try:
-        first = await until_disconnect(starting)
+        first = await starting
     except BaseException as error:
         ended = isinstance(error, asyncio.CancelledError) and stream.done  # by another request
         runtime().streams.discard(stream)

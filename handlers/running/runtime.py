@@ -6,6 +6,7 @@ request, so that several applications can run in one process.
 
 import asyncio
 import logging
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -29,12 +30,15 @@ from specllama.engine.shipped import model_file
 from specllama.handlers.http.api_keys import KeyRing
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.options import ServerOptions
+from specllama.handlers.options.tables.tools import ToolOptions
 from specllama.handlers.running.admission import Admission, open_buckets
 from specllama.handlers.running.buckets import BucketStore
 from specllama.handlers.running.key_reload import ServerKeys
 from specllama.handlers.running.ongoing import BackgroundJobs, GenerationControl, KeptStreams
-from specllama.handlers.running.response_store import ResponseStore
+from specllama.handlers.running.prompt_log import PromptLog
+from specllama.handlers.running.response_store import ResponseStore, shared_secret
 from specllama.handlers.running.run_in_thread import TURN
+from specllama.handlers.running.sealing import Sealing, key_of_file, key_of_user
 from specllama.handlers.running.sqlite_responses import SqliteResponses
 from specllama.handlers.running.stores import is_redis, opened
 from specllama.handlers.running.waiting import WaitingCalls
@@ -42,8 +46,11 @@ from specllama.handlers.running.waiting import WaitingCalls
 if TYPE_CHECKING:
     from specllama.handlers.http.otel import Tracer
     from specllama.handlers.running.metrics import Metrics
+    from specllama.handlers.running.server_tools import ServerTools
 
 log = logging.getLogger("specllama.handlers.running.runtime")
+
+AFTER_LOADING = 0.5  # seconds until the files are read
 
 
 def open_responses(where: str) -> ResponseStore:
@@ -79,11 +86,12 @@ OWN_PARTS = ServerParts()
 class Runtime:
     """One running server. `options` are those of the server as a whole; each model in the
     `catalog` has options of its own. `keys` are the API keys;
-    `metrics` is None without `--metrics`, `tracer` without `--otel`. `responses` stores responses
-    of the Responses API, `jobs` has the responses in the background, `streams` the resumable
-    streams; `control` ends the thoughts of running answers. `admission` checks the quotas of the
-    keys, and counts what they use. `page_settings` are the initial settings of the page for
-    chats."""
+    `metrics` is None without `--metrics`, `tracer` without `--otel`, `prompt_log` without
+    `--log-prompts-dir`. `responses` stores responses of the Responses API, `sealing` seals what its
+    clients keep, `jobs` has the responses in the background, `streams` the resumable streams;
+    `control` ends the thoughts of running answers. `admission` checks the quotas of the keys, and
+    counts what they use. `tools` is None for a server without tools. `page_settings` are the
+    initial settings of the page for chats."""
 
     options: ServerOptions
     catalog: Catalog
@@ -92,6 +100,7 @@ class Runtime:
     files: MetadataReader  # the metadata of the models' files
     started: int  # seconds since 1970
     responses: ResponseStore
+    sealing: Sealing
     keys: ServerKeys
     admission: Admission
     jobs: BackgroundJobs
@@ -100,6 +109,8 @@ class Runtime:
     media: MediaDecoder = field(default_factory=MediaDecoder)
     metrics: "Metrics | None" = None
     tracer: "Tracer | None" = None
+    prompt_log: PromptLog | None = None
+    tools: "ServerTools | None" = None
     streams: KeptStreams = field(default_factory=KeptStreams)
     control: GenerationControl = field(default_factory=GenerationControl)
     page_settings: dict[str, Any] = field(default_factory=dict)
@@ -112,8 +123,9 @@ class Runtime:
     ) -> "Runtime":
         """Returns the state of a server that starts now; its engines are not started yet.
 
-        Raises OptionError if a file of API keys or the file of the page's settings can't be read,
-        a database can't be opened, or the standard variables for traces are invalid.
+        Raises OptionError if a file of keys or the file of the page's settings can't be read, a
+        database can't be opened, the directory for prompts can't be created, or the standard
+        variables for traces are invalid.
         """
         keys = ServerKeys(options.http)
         responses = parts.open_responses(options.responses.responses_db)
@@ -138,6 +150,7 @@ class Runtime:
             files=MetadataReader(),
             started=int(time.time()),
             responses=responses,
+            sealing=_sealing(options.responses.responses_key_file, responses),
             jobs=BackgroundJobs(responses),
             keys=keys,
             admission=Admission.of(
@@ -147,6 +160,8 @@ class Runtime:
             checker=Checker(options.http.max_body_size << 20),
             metrics=_metrics() if options.model.operations.metrics else None,
             tracer=_tracer(options.tracing.otel_endpoint) if options.tracing.is_on() else None,
+            prompt_log=PromptLog(prompts) if (prompts := options.log.log_prompts_dir) else None,
+            tools=_tools(options.tools) if options.tools.is_on() else None,
             page_settings=options.page.settings(),
         )
 
@@ -154,6 +169,16 @@ class Runtime:
     def api_keys(self) -> KeyRing:
         """The valid keys; empty for a server without authentication."""
         return self.keys.ring
+
+
+def _sealing(file: str, store: ResponseStore) -> Sealing:
+    if not file:
+        return Sealing(lambda: key_of_user(os.environ), partial(shared_secret, store))
+    try:
+        key = key_of_file(file)
+    except OptionError as error:
+        raise OptionError(f"--responses-key-file: {error}") from error
+    return Sealing(lambda: key)
 
 
 def _waiting(options: ServerOptions, catalog: Catalog, pool: ModelPool) -> WaitingCalls:
@@ -180,6 +205,12 @@ def _metrics() -> "Metrics":
     from specllama.handlers.running.metrics import Metrics  # imports Prometheus' client
 
     return Metrics()
+
+
+def _tools(options: ToolOptions) -> "ServerTools":
+    from specllama.handlers.running.server_tools import ServerTools  # rarely needed
+
+    return ServerTools.of(options)
 
 
 def _tracer(endpoint: str) -> "Tracer":
@@ -219,7 +250,7 @@ async def lifespan(
             current.renderer.prepare()  # while the models load, so that the first chat needn't wait
         background = {
             asyncio.create_task(_watch_loading(current, on_fatal)),
-            asyncio.create_task(_read_files(current)),
+            asyncio.create_task(_read_first_files(current)),
             asyncio.create_task(current.keys.watch()),
         }
 
@@ -238,6 +269,8 @@ async def lifespan(
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
             current.streams.close()
+            if current.tools is not None:
+                await current.tools.stop()
             await asyncio.gather(
                 current.pool.stop(),
                 current.renderer.stop(),
@@ -249,6 +282,8 @@ async def lifespan(
         await current.responses.close()
         if current.tracer is not None:
             await current.tracer.stop()
+        if current.prompt_log is not None:
+            await current.prompt_log.stop()
 
 
 async def _watch_loading(current: Runtime, on_fatal: Callable[[str], None] | None) -> None:
@@ -262,6 +297,16 @@ async def _watch_loading(current: Runtime, on_fatal: Callable[[str], None] | Non
         on_fatal(supervisor.failure)
     else:
         log.error("the model could not be loaded: %s", supervisor.failure)
+
+
+async def _read_first_files(current: Runtime) -> None:
+    """Reads the files once the only model has been loaded and may have answered: with few cores,
+    the process that reads would delay that by tenths of a second."""
+    supervisor = current.pool.supervisor(current.catalog.default)
+    if not current.catalog.router and supervisor is not None:
+        await supervisor.loaded()
+        await asyncio.sleep(AFTER_LOADING)
+    await _read_files(current)
 
 
 async def _read_files(current: Runtime) -> None:

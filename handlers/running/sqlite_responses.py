@@ -1,7 +1,8 @@
-"""Stored responses of the Responses API, in an SQLite database.
+"""Stored responses and conversations of the Responses API, in an SQLite database.
 
-SQLite blocks, so one thread does all its work, in the order of the calls. In a file, responses stay
-until they are deleted. In memory, the least recently used responses are removed to keep the bounds.
+SQLite blocks, so one thread does all its work, in the order of the calls. In a file, responses and
+conversations stay until they are deleted. In memory, the least recently used ones are removed to
+keep the bounds. A conversation is a row in the table of the responses, whose input it is.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from specllama.handlers.running.response_store import (
     MAX_RESPONSES,
     ClaimedResponse,
     Item,
+    StoredConversation,
     StoredResponse,
 )
 from specllama.handlers.running.sqlite_files import DatabaseKind, value_of
@@ -27,6 +29,8 @@ from specllama.handlers.running.stores import StoreError
 T = TypeVar("T")
 
 _INPUT, _OUTPUT = 0, 1  # the parts that the items of a response belong to
+_RESPONSE, _CONVERSATION = 0, 1  # the kinds of rows in the table of responses
+_SECRET = "sealing"
 
 _SCHEMA = """
     CREATE TABLE responses (
@@ -37,7 +41,8 @@ _SCHEMA = """
         body TEXT NOT NULL,
         owner TEXT NOT NULL DEFAULT '',
         status TEXT NOT NULL DEFAULT '',
-        claimed_until REAL NOT NULL DEFAULT 0
+        claimed_until REAL NOT NULL DEFAULT 0,
+        kind INTEGER NOT NULL DEFAULT 0
     );
     CREATE INDEX responses_by_use ON responses (used);
     CREATE TABLE items (
@@ -49,18 +54,23 @@ _SCHEMA = """
         PRIMARY KEY (response, part, position)
     ) WITHOUT ROWID;
     CREATE INDEX items_by_id ON items (id);
+    CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
 _ADD_OWNERS = "ALTER TABLE responses ADD COLUMN owner TEXT NOT NULL DEFAULT ''"
 _ADD_CLAIMS = """
     ALTER TABLE responses ADD COLUMN status TEXT NOT NULL DEFAULT '';
     ALTER TABLE responses ADD COLUMN claimed_until REAL NOT NULL DEFAULT 0
 """
+_ADD_CONVERSATIONS = """
+    ALTER TABLE responses ADD COLUMN kind INTEGER NOT NULL DEFAULT 0;
+    CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL)
+"""
 KIND = DatabaseKind(
     name="responses",
     application_id=0x73706C72,
-    version=3,
+    version=4,
     schema=_SCHEMA,
-    upgrades={1: _ADD_OWNERS, 2: _ADD_CLAIMS},
+    upgrades={1: _ADD_OWNERS, 2: _ADD_CLAIMS, 3: _ADD_CONVERSATIONS},
 )
 
 
@@ -100,6 +110,7 @@ class Database:
         *,
         claim: float = 0.0,
         if_claimed: bool = False,
+        append_to: str = "",
     ) -> bool:
         id, previous = response["id"], response["previous_response_id"]
         body = json.dumps({**response, "output": []})
@@ -115,6 +126,8 @@ class Database:
             )
             if if_claimed and not replaced.rowcount:
                 return False
+            if append_to:
+                self._append(owner, append_to, [*input, *response["output"]])
             connection.execute(
                 "INSERT INTO responses (id, previous, used, size, body, owner, status, "
                 "claimed_until) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -168,7 +181,8 @@ class Database:
         found: list[StoredResponse] = []
         next_: str | None = id
         query = """
-            SELECT body, status, claimed_until, previous FROM responses WHERE id = ? AND owner = ?
+            SELECT body, status, claimed_until, previous FROM responses
+            WHERE id = ? AND owner = ? AND kind = 0
         """
         while next_ is not None and len(found) < limit:
             row = self._connection.execute(query, (next_, owner)).fetchone()
@@ -186,9 +200,15 @@ class Database:
         return found
 
     def delete(self, owner: str, id: str) -> bool:
-        query = "DELETE FROM responses WHERE id = ? AND owner = ?"
+        return self._delete(owner, id, _RESPONSE)
+
+    def delete_conversation(self, owner: str, id: str) -> bool:
+        return self._delete(owner, id, _CONVERSATION)
+
+    def _delete(self, owner: str, id: str, kind: int) -> bool:
+        query = "DELETE FROM responses WHERE id = ? AND owner = ? AND kind = ?"
         with self._connection as connection:
-            return connection.execute(query, (id, owner)).rowcount > 0
+            return connection.execute(query, (id, owner, kind)).rowcount > 0
 
     def item(self, owner: str, id: str) -> Item | None:
         query = """
@@ -197,6 +217,91 @@ class Database:
         """
         body = self._value(query, id, owner)
         return None if body is None else json.loads(body)
+
+    def create(
+        self, owner: str, conversation: schemas.ConversationObject, items: Sequence[Item]
+    ) -> None:
+        body = json.dumps(conversation)
+        with self._connection as connection:
+            connection.execute(
+                "INSERT INTO responses (id, used, size, body, owner, kind) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (conversation["id"], next(self._uses), len(body), body, owner, _CONVERSATION),
+            )
+            self._append(owner, conversation["id"], items)
+            self._evict()
+
+    def conversation(self, owner: str, id: str) -> StoredConversation | None:
+        query = "SELECT body FROM responses WHERE id = ? AND owner = ? AND kind = ?"
+        body = self._value(query, id, owner, _CONVERSATION)
+        if body is None:
+            return None
+        self._use([id])
+        return StoredConversation(json.loads(body), self._items(id, _INPUT))
+
+    def update(self, owner: str, conversation: schemas.ConversationObject) -> bool:
+        body = json.dumps(conversation)
+        query = """
+            UPDATE responses SET size = size + ? - length(body), body = ?, used = ?
+            WHERE id = ? AND owner = ? AND kind = ?
+        """
+        values = len(body), body, next(self._uses), conversation["id"], owner, _CONVERSATION
+        with self._connection as connection:
+            is_there = connection.execute(query, values).rowcount > 0
+            self._evict()
+        return is_there
+
+    def append(self, owner: str, id: str, items: Sequence[Item]) -> bool:
+        with self._connection:
+            is_there = self._append(owner, id, items)
+            self._evict()
+        return is_there
+
+    def _append(
+        self,
+        owner: str,
+        id: str,
+        items: Sequence[Item | schemas.ResponseOutputItem],
+    ) -> bool:
+        """Adds items to a conversation, in the transaction of the caller."""
+        added = [(item["id"], json.dumps(item)) for item in items]
+        query = """
+            UPDATE responses SET size = size + ?, used = ? WHERE id = ? AND owner = ? AND kind = ?
+        """
+        size = sum(len(body) for _, body in added)
+        # It writes first, so that no other process adds items meanwhile.
+        values = size, next(self._uses), id, owner, _CONVERSATION
+        if not self._connection.execute(query, values).rowcount:
+            return False
+        query = "SELECT max(position) FROM items WHERE response = ? AND part = ?"
+        last = self._value(query, id, _INPUT)
+        first = 0 if last is None else last + 1
+        self._connection.executemany(
+            "INSERT INTO items VALUES (?, ?, ?, ?, ?)",
+            [(id, _INPUT, first + index, *each) for index, each in enumerate(added)],
+        )
+        return True
+
+    def remove_item(self, owner: str, id: str, item: str) -> bool:
+        with self._connection as connection:
+            query = """
+                UPDATE responses SET used = ?, size = size - (
+                    SELECT coalesce(sum(length(items.body)), 0) FROM items
+                    WHERE response = responses.id AND items.id = ?
+                ) WHERE id = ? AND owner = ? AND kind = ?
+            """
+            values = next(self._uses), item, id, owner, _CONVERSATION
+            if not connection.execute(query, values).rowcount:
+                return False
+            query = "DELETE FROM items WHERE response = ? AND id = ?"
+            return connection.execute(query, (id, item)).rowcount > 0
+
+    def secret(self, candidate: bytes) -> bytes:
+        with self._connection as connection:
+            query = "INSERT INTO secrets VALUES (?, ?) ON CONFLICT DO NOTHING"
+            connection.execute(query, (_SECRET, candidate))
+        found: bytes = self._value("SELECT value FROM secrets WHERE name = ?", _SECRET)
+        return found
 
     def _items(self, response: str, part: int) -> list[Any]:
         """Returns the items of a response's input or output, as they were saved."""
@@ -251,10 +356,11 @@ class SqliteResponses:
         *,
         claim: float = 0.0,
         if_claimed: bool = False,
+        append_to: str = "",
     ) -> bool:
         return await self._run(
             lambda database: database.save(
-                owner, response, input, claim=claim, if_claimed=if_claimed
+                owner, response, input, claim=claim, if_claimed=if_claimed, append_to=append_to
             )
         )
 
@@ -271,6 +377,29 @@ class SqliteResponses:
 
     async def item(self, owner: str, id: str) -> Item | None:
         return await self._run(lambda database: database.item(owner, id))
+
+    async def create(
+        self, owner: str, conversation: schemas.ConversationObject, items: Sequence[Item]
+    ) -> None:
+        await self._run(lambda database: database.create(owner, conversation, items))
+
+    async def conversation(self, owner: str, id: str) -> StoredConversation | None:
+        return await self._run(lambda database: database.conversation(owner, id))
+
+    async def update(self, owner: str, conversation: schemas.ConversationObject) -> bool:
+        return await self._run(lambda database: database.update(owner, conversation))
+
+    async def append(self, owner: str, id: str, items: Sequence[Item]) -> bool:
+        return await self._run(lambda database: database.append(owner, id, items))
+
+    async def remove_item(self, owner: str, id: str, item: str) -> bool:
+        return await self._run(lambda database: database.remove_item(owner, id, item))
+
+    async def delete_conversation(self, owner: str, id: str) -> bool:
+        return await self._run(lambda database: database.delete_conversation(owner, id))
+
+    async def secret(self, candidate: bytes) -> bytes:
+        return await self._run(lambda database: database.secret(candidate))
 
     async def check(self) -> None:
         """Does nothing: a file that fails is rarer than a server that does."""

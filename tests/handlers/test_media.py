@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from specllama.engine.wire.media import Media
+from specllama.handlers.running import media
 from specllama.handlers.running.media import media_marker
 from tests.support.paper_server import INFO, Server, serve
 
@@ -40,6 +41,10 @@ def picture(data: bytes) -> dict[str, Any]:
 
 def recording(data: bytes) -> dict[str, Any]:
     return {"type": "input_audio", "input_audio": {"data": encoded(data), "format": "wav"}}
+
+
+def film(data: bytes, form: str = "input_video") -> dict[str, Any]:
+    return {"type": form, form: {"data" if form == "input_video" else "url": encoded(data)}}
 
 
 def said(text: str) -> dict[str, Any]:
@@ -346,7 +351,10 @@ def test_a_file_has_no_place_in_instructions(seeing: Server) -> None:
         (INFO, recording(b"a"), 501, "audio input is not supported - hint: if this is unexpected"),
         (EYES, recording(b"a"), 501, "audio input is not supported"),
         (EARS, picture(b"a"), 501, "image input is not supported"),
-        (BOTH, {"type": "video_url", "video_url": {"url": "x"}}, 501, "video input is not"),
+        (INFO, film(b"a"), 501, "video input is not supported - hint: if this is unexpected"),
+        (EARS, film(b"a"), 501, "video input is not supported"),
+        (EYES, {"type": "video_url", "video_url": {"url": "no base64!"}}, 400, "base64"),
+        (EYES, {"type": "input_video", "input_video": {}}, 400, "neither a URL nor base64"),
         (EYES, {"type": "image_url", "image_url": {"url": "no base64!"}}, 400, "base64"),
         (EYES, {"type": "image_url", "image_url": {"url": "data:image/png"}}, 400, "comma"),
         (EYES, picture(b"bad"), 400, "this is no image"),
@@ -363,6 +371,36 @@ def test_unsupported_media(info: Any, part: Any, status: int, message: str) -> N
             assert message_of.startswith("messages[0].content[1]: ")
             assert message in message_of
         assert not server.engine.generations
+
+
+@pytest.mark.parametrize("form", ["input_video", "video_url"])
+def test_videos(form: str, seeing: Server) -> None:
+    asked = [user(said("See"), film(b"v", form), said("Who?"))]
+    assert seeing.post("/v1/chat/completions", messages=asked).status_code == 200
+    assert prompt(seeing) == [
+        "[user]See",
+        "Video:",
+        image(b"v"),
+        "[0m0.00s]",
+        "Who?[assistant]",
+    ]
+    part = {"inlineData": {"mimeType": "video/mp4", "data": encoded(b"g")}}
+    body = {"contents": [{"role": "user", "parts": [part]}]}
+    answer = seeing.http.post("/v1beta/models/a:generateContent", json=body)
+    assert answer.status_code == 200
+    assert prompt(seeing) == ["[user]", "Video:", image(b"g"), "[0m0.00s]", "[assistant]"]
+
+
+def test_videos_without_their_library(seeing: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(media, "reads_videos", lambda: False)
+    asked = [user(said("See"), film(b"v"))]
+    refused = seeing.post("/v1/chat/completions", messages=asked)
+    assert refused.status_code == 501
+    message = refused.json()["error"]["message"]
+    assert message.startswith("messages[0].content[1]: videos need an extra of this server")
+    assert message.endswith('pip install "specllama[video]"')
+    modalities = seeing.get("/props").json()["modalities"]
+    assert modalities == {"vision": True, "audio": False, "video": False}
 
 
 def test_native_media_on_a_model_for_texts() -> None:
@@ -387,7 +425,8 @@ def test_there_is_no_place_for_media_around_a_gap(seeing: Server) -> None:
 def test_modalities(info: Any, kinds: list[str]) -> None:
     for server in serve(info):
         props = server.get("/props").json()
-        assert [kind for kind, is_there in props["modalities"].items() if is_there] == kinds
+        shown = [kind for kind, is_there in props["modalities"].items() if is_there]
+        assert shown == ([*kinds, "video"] if kinds else [])
         assert props["media_marker"] == media_marker()
         shown = server.http.post("/api/show", json={"model": "a"}).json()["capabilities"]
         assert [each for each in shown if each in ("vision", "audio")] == kinds

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from specllama.engine.wire.media import Media
+from specllama.handlers.running import media
 from tests.handlers.test_media import EYES, image
 from tests.support.paper_server import Server, serve
 
@@ -128,7 +129,10 @@ MEDIA = [
 """With what a model without media input reads."""
 
 
-@pytest.mark.parametrize(("ask", "parts", "line"), MEDIA)
+FILM = (chat, [{"type": "video_url", "video_url": {"url": REMOTE}}], f"[video] {REMOTE}")
+
+
+@pytest.mark.parametrize(("ask", "parts", "line"), [*MEDIA, FILM])
 def test_media_for_a_model_without_eyes_and_ears(
     ask: Ask, parts: Any, line: str, blind: Server
 ) -> None:
@@ -137,8 +141,6 @@ def test_media_for_a_model_without_eyes_and_ears(
 
 
 ALWAYS = [
-    (chat, [{"type": "video_url", "video_url": {"url": "https://a.example/v"}}],
-     "[video] https://a.example/v"),
     (chat, [{"type": "file", "file": {"filename": "a b.docx", "file_data": DOCX}}],
      "[document] a b.docx"),
     (chat, [{"type": "file", "file": {"file_id": "f"}}], "[document]"),
@@ -178,6 +180,14 @@ def test_a_model_with_eyes_sees_results(ask: Ask, parts: Any, line: str, seeing:
     found = [part for part in result_of(seeing, path, body) if isinstance(part, Media)]
     given = image(b"chart.png") if REMOTE in line else image(b"a")
     assert found == [given] * line.count("[image]")
+
+
+def test_videos_in_results(seeing: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, parts, line = FILM
+    path, body = ask(parts)
+    assert result_of(seeing, path, body) == ["", "Video:", image(b"chart.png"), "[0m0.00s]", ""]
+    monkeypatch.setattr(media, "reads_videos", lambda: False)
+    assert result_of(seeing, path, body) == [line]
 
 
 def test_a_long_name_is_cut(blind: Server) -> None:

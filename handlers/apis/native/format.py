@@ -128,7 +128,7 @@ class NativeFormat:
                 False,
                 event.id_slot,
                 timings.predicted_n,
-                timings.cache_n + timings.prompt_n,
+                progress.total if progress else timings.cache_n + timings.prompt_n,
                 timings_json(timings) if self._with_timings else UNSET,
                 progress_json(progress) if progress else UNSET,
                 self._probabilities.content(probs) if probs and self._probabilities else UNSET,

@@ -1,12 +1,13 @@
 """OpenAI's response object, at its beginning and at its end."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from specllama.engine.chat.output import ChatMessage
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Finished
 from specllama.handlers.apis.responses.output import Item, Status
+from specllama.handlers.apis.responses.request import conversation_id
 from specllama.handlers.apis.results import deadline_json
 from specllama.handlers.http import schemas
 from specllama.handlers.http.errors import HttpFailure
@@ -18,6 +19,7 @@ def new_response(
 ) -> schemas.ResponseObject:
     """Returns the response to `body` before its generation, with the settings in force."""
     reasoning, text = body.get("reasoning") or {}, body.get("text") or {}
+    conversation = conversation_id(body)
     return {
         "id": id,
         "object": "response",
@@ -25,6 +27,7 @@ def new_response(
         "completed_at": None,
         "status": "in_progress",
         "background": bool(body.get("background")),
+        "conversation": None if conversation is None else {"id": conversation},
         "error": None,
         "incomplete_details": None,
         "model": model,
@@ -36,7 +39,7 @@ def new_response(
         "safety_identifier": body.get("safety_identifier"),
         "user": body.get("user"),
         "max_output_tokens": _integer(body.get("max_output_tokens")),
-        "max_tool_calls": _integer(body.get("max_tool_calls")),
+        "max_tool_calls": _clamped(body.get("max_tool_calls")),
         "metadata": body.get("metadata") or {},
         "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
         "reasoning": {"effort": reasoning.get("effort"), "summary": None},
@@ -55,6 +58,10 @@ def new_response(
         "frequency_penalty": params.frequency_penalty,
         "truncation": "auto" if body.get("truncation") == "auto" else "disabled",
     }
+
+
+def _clamped(value: float | None) -> int | None:
+    return None if value is None else int(max(-(1 << 31), min(value, (1 << 31) - 1)))
 
 
 def _integer(value: float | None) -> int | None:
@@ -137,18 +144,26 @@ def finished_response(
         "incomplete_details": details,
         "output": output,
         "usage": {
-            "input_tokens": finished.n_prompt,
-            "input_tokens_details": {
-                "cached_tokens": finished.timings.cache_n,
-                "cache_write_tokens": finished.timings.prompt_n,
-            },
-            "output_tokens": finished.n_decoded,
+            **total_usage([finished]),
             # The text is tokenized again, which may give more tokens than were generated.
             "output_tokens_details": {
                 "reasoning_tokens": min(reasoning_tokens, finished.n_decoded)
             },
-            "total_tokens": finished.n_prompt + finished.n_decoded,
         },
+    }
+
+
+def total_usage(ends: Sequence[Finished]) -> schemas.ResponseUsage:
+    """Returns the token counts of several generations without reasoning."""
+    return {
+        "input_tokens": sum(each.n_prompt for each in ends),
+        "input_tokens_details": {
+            "cached_tokens": sum(each.timings.cache_n for each in ends),
+            "cache_write_tokens": sum(each.timings.prompt_n for each in ends),
+        },
+        "output_tokens": sum(each.n_decoded for each in ends),
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": sum(each.n_prompt + each.n_decoded for each in ends),
     }
 
 

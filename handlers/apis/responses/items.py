@@ -5,7 +5,7 @@ the same form, so that a conversation is one list of items.
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias, TypedDict, TypeGuard, cast
 
 from specllama.engine.errors import invalid_request, not_supported
@@ -13,6 +13,7 @@ from specllama.handlers.apis.contents import tool_reference
 from specllama.handlers.http import schemas
 from specllama.handlers.http.log_fields import warn_ignored
 from specllama.handlers.running.media import Kind, unshown
+from specllama.handlers.running.sealing import MAX_BYTES, Seal
 
 Item: TypeAlias = schemas.ResponseStoredItem
 Reference: TypeAlias = schemas.ResponseItemReference
@@ -31,6 +32,7 @@ _PREFIXES = {
     "tool_search_output": "tso",
     "additional_tools": "at",
     "reasoning": "rs",
+    "compaction": "cmp",
 }
 """The prefixes of new ids, by the item's type."""
 _SOURCES = {"input_image": "image_url", "input_audio": "input_audio", "input_file": "file_data"}
@@ -49,6 +51,7 @@ _Typed: TypeAlias = (
     | schemas.ResponseInputSearchOutput
     | schemas.ResponseAdditionalTools
     | schemas.ResponseInputReasoning
+    | schemas.ResponseInputCompaction
     | schemas.ResponseItemReference
 )
 """An item with a required `type`; that of a message is optional."""
@@ -59,17 +62,41 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(24)}"
 
 
-def input_items(input: schemas.ResponseInput) -> list[Item | Reference]:
+def has_sealed(input: schemas.ResponseInput) -> bool:
+    """True if an item of `input` has nothing but sealed reasoning."""
+    return not isinstance(input, str) and any(
+        item.get("type") == "reasoning"
+        and item.get("encrypted_content")
+        and not item.get("content")
+        for item in input or ()
+    )
+
+
+def unlike(before: Sequence[Item], items: Sequence[Item]) -> list[Item]:
+    """Returns `items` with new ids in the place of ids that `before` or earlier items have."""
+    taken = {item["id"] for item in before}
+    made: list[Item] = []
+    for item in items:
+        if item["id"] in taken:
+            item = item.copy()
+            item["id"] = new_id(_PREFIXES[item["type"]])
+        taken.add(item["id"])
+        made.append(item)
+    return made
+
+
+def input_items(input: schemas.ResponseInput, seal: Seal | None = None) -> list[Item | Reference]:
     """Returns the items of a request's `input`, each with an id, a type and a status; each
     content is a list of parts. References to stored items are not resolved. Items of OpenAI's own
-    tools are left out.
+    tools are left out. `seal` opens sealed reasoning, which is ignored without it.
 
     Media keep their data or URL, so that the conversation can be stored. Raises EngineError
     (not_supported_error) for unsupported parts.
     """
     if isinstance(input, str):
         input = [{"role": "user", "content": input}]
-    read = (_item(item, f"input[{index}]") for index, item in enumerate(input))
+    opener = Opener(seal)
+    read = (_item(item, f"input[{index}]", opener) for index, item in enumerate(input or ()))
     return [item for item in read if item is not None]
 
 
@@ -82,7 +109,7 @@ def _is_typed(item: schemas.ResponseInputItem) -> TypeGuard[_Typed]:
     return item.get("type") == REFERENCE or item.get("type") in _PREFIXES
 
 
-def _item(item: schemas.ResponseInputItem, where: str) -> Item | Reference | None:
+def _item(item: schemas.ResponseInputItem, where: str, opener: "Opener") -> Item | Reference | None:
     if _is_message(item):
         return _message(item, where)
     if not _is_typed(item):
@@ -104,7 +131,9 @@ def _item(item: schemas.ResponseInputItem, where: str) -> Item | Reference | Non
         case "additional_tools":
             return _tools(item)
         case "reasoning":
-            return _reasoning(item)
+            return _reasoning(item, where, opener)
+        case "compaction":
+            return _compaction(item)
 
 
 def _leave_out(item: schemas.ResponseInputItem, where: str) -> None:
@@ -117,13 +146,16 @@ def _id(item: schemas.ResponseInputMessage | _Typed) -> str:
 
 def _message(item: schemas.ResponseInputMessage, where: str) -> schemas.ResponseStoredMessage:
     role = item["role"]
-    return {
+    made: schemas.ResponseStoredMessage = {
         "id": _id(item),
         "type": "message",
         "status": "completed",
         "role": role,
         "content": _parts(item["content"], role, f"{where}.content"),
     }
+    if phase := item.get("phase"):
+        made["phase"] = phase
+    return made
 
 
 def _function_call(item: schemas.ResponseInputFunctionCall) -> schemas.ResponseFunctionCall:
@@ -228,14 +260,63 @@ def _tools(item: schemas.ResponseAdditionalTools) -> schemas.ResponseStoredTools
     }
 
 
-def _reasoning(item: schemas.ResponseInputReasoning) -> schemas.ResponseReasoning:
+def _reasoning(
+    item: schemas.ResponseInputReasoning, where: str, opener: "Opener"
+) -> schemas.ResponseReasoning:
+    content = item.get("content") or []
+    if not content and (sealed := item.get("encrypted_content")):
+        content = opener.open(sealed, where)
     return {
         "id": _id(item),
         "type": "reasoning",
         "status": "completed",
         "summary": item.get("summary") or [],
-        "content": item.get("content") or [],
+        "content": content,
     }
+
+
+def _compaction(item: schemas.ResponseInputCompaction) -> schemas.ResponseCompaction:
+    return {
+        "id": _id(item),
+        "type": "compaction",
+        "status": "completed",
+        "encrypted_content": item["encrypted_content"],
+        "left_out": int(item.get("left_out") or 0),
+    }
+
+
+# ---- sealed reasoning ----------------------------------------------------------
+
+
+REASONING = "reasoning"
+"""The kind of sealed reasoning."""
+MAX_OPENED = 64 << 20
+"""The most bytes of sealed reasoning that are read for one request. Compressed text is small, and a
+client may send the same one many times."""
+
+
+def sealed_reasoning(seal: Seal, text: str) -> str | None:
+    """Returns `text` for `encrypted_content`; None if it is too long."""
+    payload = text.encode("utf-8", "surrogatepass")
+    return seal.seal(REASONING, payload) if len(payload) <= MAX_BYTES else None
+
+
+class Opener:
+    """Opens the sealed reasoning of one request."""
+
+    def __init__(self, seal: Seal | None) -> None:
+        self._seal = seal
+        self._left = MAX_OPENED
+
+    def open(self, sealed: str, where: str) -> list[schemas.ResponseReasoningText]:
+        """Returns the reasoning as the content of an item. It is empty, and a warning is logged, if
+        this server hasn't sealed it, or if the request has too much of it."""
+        opened = self._seal.open(REASONING, sealed, self._left) if self._seal else None
+        if opened is None:
+            warn_ignored("%s: encrypted_content can't be read by this server", where)
+            return []
+        self._left -= len(opened)
+        return [{"type": "reasoning_text", "text": opened.decode("utf-8", "surrogatepass")}]
 
 
 # ---- contents ------------------------------------------------------------------

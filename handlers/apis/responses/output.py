@@ -13,10 +13,11 @@ import msgspec
 from specllama.engine.chat.output import CallArguments, CallStart, ChatDelta, Content, Reasoning
 from specllama.engine.wire.replies import TokenProbs
 from specllama.handlers.apis.probabilities import Probabilities
-from specllama.handlers.apis.responses.items import new_id
+from specllama.handlers.apis.responses.items import new_id, sealed_reasoning
 from specllama.handlers.apis.tools import Place
 from specllama.handlers.http import schemas
 from specllama.handlers.running.chat_batch import ChatEvent
+from specllama.handlers.running.sealing import Seal
 
 Event: TypeAlias = schemas.ResponseEvent
 Item: TypeAlias = schemas.ResponseOutputItem
@@ -42,15 +43,18 @@ class Output:
     """The items of one answer, made from the engine's events, and the events that report them.
 
     One item at a time is open, with the status `in_progress`; its text grows in `_pieces`. `places`
-    has the client's names of tools that have other names in the prompt.
+    has the client's names of tools that have other names in the prompt. With `seal`, reasoning is
+    returned sealed as well.
     """
 
     def __init__(
         self,
         probabilities: Probabilities | None = None,
         places: Mapping[str, Place] = MappingProxyType({}),
+        seal: Seal | None = None,
     ) -> None:
         self.items: list[Item] = []
+        self._seal = seal
         self._places = places
         self._probabilities = probabilities
         self._open = False
@@ -76,10 +80,29 @@ class Output:
         self._timings = None
         return events
 
+    def put(self, item: schemas.ResponseCompaction) -> list[Event]:
+        """Adds an item that is complete, and returns its events."""
+        self._index += 1
+        self.items.append(item)
+        added: schemas.ResponseOutputItemAddedEvent = {
+            "type": "response.output_item.added",
+            "output_index": self._index,
+            "item": item,
+            **self._tail(),
+        }
+        done: schemas.ResponseOutputItemDoneEvent = {
+            "type": "response.output_item.done",
+            "output_index": self._index,
+            "item": item,
+            **self._tail(),
+        }
+        return [added, done]
+
     def finish(self, status: Status) -> list[Event]:
         """Ends the last item, and returns the events for that. An answer without any item gets an
         empty message."""
-        events = [] if self.items else self._enter_message()
+        is_empty = all(item["type"] == "compaction" for item in self.items)
+        events = self._enter_message() if is_empty else []
         return events + self._close(status)
 
     def reasoning(self) -> str:
@@ -286,6 +309,8 @@ class Output:
             case "tool_search_call":
                 item["arguments"] = _decoded(text)
                 return []
+            case "compaction":
+                return []  # it is complete from its beginning, and never open
 
     def _complete_message(self, item: schemas.ResponseOutputMessage, text: str) -> list[Event]:
         logprobs, self._logprobs = self._logprobs, []
@@ -305,6 +330,8 @@ class Output:
     def _complete_reasoning(self, item: schemas.ResponseReasoning, text: str) -> list[Event]:
         part = _reasoning_text(text)
         item["content"] = [part]
+        if self._seal and (sealed := sealed_reasoning(self._seal, text)) is not None:
+            item["encrypted_content"] = sealed
         done: schemas.ResponseReasoningTextDoneEvent = {
             "type": "response.reasoning_text.done",
             "item_id": self._id,

@@ -11,6 +11,7 @@ from functools import partial
 
 from starlette.types import Scope
 
+from specllama.engine.chat.output import ChatMessage
 from specllama.engine.errors import EngineError, invalid_request, server_error
 from specllama.engine.wire.replies import Delta, Finished
 from specllama.handlers.apis.generate import GenerationFacts
@@ -29,35 +30,43 @@ from specllama.handlers.http.errors import STATUS, HttpFailure, describe
 from specllama.handlers.http.streams import Joined, sse_event
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 from specllama.handlers.running.response_store import Responses, StoredResponse
+from specllama.handlers.running.sealing import Seal
 
 Complete = Callable[[Status, Finished], Awaitable[schemas.ResponseObject]]
 
 
 def response_form(
-    request: ResponseRequest, facts: GenerationFacts, *, store: Responses
+    request: ResponseRequest, facts: GenerationFacts, *, store: Responses, seal: Seal | None = None
 ) -> "ResponsesFormat":
     """Returns the format of one answer, which is saved in `store` if the request's `store` isn't
-    false."""
+    false, and whose reasoning is returned sealed as well with `seal`."""
     response = new_response(request.body, facts.model, facts.params, request.id)
-    output = Output(request.probabilities, request.places)
+    output = Output(request.probabilities, request.places, seal)
 
     async def complete(status: Status, finished: Finished) -> schemas.ResponseObject:
         n_reasoning = await facts.n_written(output.reasoning())
         whole = finished_response(response, output.items, status, finished, n_reasoning)
-        if whole["store"]:
-            # A cancelled request doesn't interrupt the write.
-            write = partial(store.end, patient=True) if whole["background"] else store.save
-            await asyncio.shield(write(whole, request.items))
+        # A cancelled request doesn't interrupt the write.
+        write = partial(store.end, patient=True) if whole["background"] else store.save
+        await asyncio.shield(write(whole, request.items))
         return whole
 
-    with_timings = facts.params.timings_per_token
-    return ResponsesFormat(response, output, complete, timings_per_token=with_timings)
+    return ResponsesFormat(
+        response,
+        output,
+        complete,
+        timings_per_token=facts.params.timings_per_token,
+        generates=request.body.get("generate") is not False,
+        compaction=None if request.compaction is None else request.compaction.item,
+    )
 
 
 class ResponsesFormat:
     """The answer to one request (`handlers.running.respond.Format`). `response` is the response
     before its generation; `output` collects the generated items; `complete` makes the whole
-    response from both, and stores it if requested."""
+    response from both, and stores it if requested. Without `generates`, only the prompt is
+    evaluated, and the response is complete without output. The output begins with `compaction`, if
+    there was one."""
 
     def __init__(
         self,
@@ -66,8 +75,12 @@ class ResponsesFormat:
         complete: Complete,
         *,
         timings_per_token: bool = False,
+        generates: bool = True,
+        compaction: schemas.ResponseCompaction | None = None,
     ) -> None:
         self._complete = complete
+        self._generates = generates
+        self._compaction = compaction
         self._end: tuple[Status, Finished] | None = None
         self.response = response
         """The response before its generation."""
@@ -87,7 +100,11 @@ class ResponsesFormat:
             "response": self.response,
             "sequence_number": self._output.number(),
         }
-        return _frame(created) + _frame(begun)
+        return _frame(created) + _frame(begun) + b"".join(map(_frame, self._compacted()))
+
+    def _compacted(self) -> list[Event]:
+        """Adds the compaction to the output, if there was one, and returns its events."""
+        return [] if self._compaction is None else self._output.put(self._compaction)
 
     def event(self, event: ChatEvent) -> bytes:
         """Returns the events for one engine event; possibly empty."""
@@ -98,10 +115,17 @@ class ResponsesFormat:
         timings = timings_json(source.timings) if with_timings else None
         data = b"".join(map(_frame, self._output.feed(event, timings)))
         if isinstance(source, Finished):
-            status = status_of(event.message, source)
+            status, last = self._finish(event.message, source)
             self._end = status, source
-            data += b"".join(map(_frame, self._output.finish(status)))
+            data += b"".join(map(_frame, last))
         return data
+
+    def _finish(self, message: ChatMessage, finished: Finished) -> tuple[Status, list[Event]]:
+        """Ends the output. Returns the response's status, and the last events of its items."""
+        if not self._generates:
+            return "completed", []
+        status = status_of(message, finished)
+        return status, self._output.finish(status)
 
     def _progress(self, progress: schemas.PromptProgress) -> bytes:
         return _frame(
@@ -139,10 +163,10 @@ class ResponsesFormat:
 
     async def whole(self, results: list[ChatAnswer]) -> schemas.WholeResponse:
         [answer] = results
+        self._compacted()
         for event in answer.events:
             self._output.feed(event)
-        status = status_of(answer.message, answer.finished)
-        self._output.finish(status)
+        status, _ = self._finish(answer.message, answer.finished)
         response = await self._complete(status, answer.finished)
         return {**response, "timings": timings_json(answer.finished.timings)}
 

@@ -104,6 +104,18 @@ class ResponsesOptions(msgspec.Struct, kw_only=True, frozen=True):
             default="none (the latest responses are kept in memory)",
         ),
     ] = ""
+    responses_key_file: Annotated[
+        str,
+        _responses(
+            names="--responses-key-file",
+            env="LLAMA_ARG_RESPONSES_KEY_FILE",
+            metavar="FILE",
+            help="File with the secret by which the server recognizes reasoning and compacted "
+            "conversations that clients keep and send back. Servers with the same secret read each "
+            "other's. The file is created with a random secret if it doesn't exist.",
+            default="the secret of the store of --responses-db, or one in the user's cache",
+        ),
+    ] = ""
 
 
 # ---- Options of quotas and usage.

@@ -51,6 +51,17 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
             default="none",
         ),
     ] = ""
+    log_prompts_dir: Annotated[
+        str,
+        _log(
+            names="--log-prompts-dir",
+            metavar="DIR",
+            help="Write each prompt to a file in this directory, for debugging. The directory is "
+            "created if it doesn't exist. Only the user of the server can read the files, which "
+            "the server never deletes; they contain everything that clients send.",
+            default="none",
+        ),
+    ] = ""
     log_format: Annotated[
         Literal["text", "json"],
         _log(

@@ -32,7 +32,7 @@ WANTED = Wishes(-3, 2500, 40)
 
 def _response(body: Any, options: Any) -> Any:
     items: Any = input_items(body["input"])
-    return read_response(body, options, history=[], items=items)
+    return read_response(body, options, conversation=[], items=items)
 
 
 def _in_options(body: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def traced(app: ASGIApp, path: str = "/things/7", *headers: tuple[bytes, bytes])
 
 def test_only_a_traced_server_has_the_middleware() -> None:
     assert middlewares(traced=False) == MIDDLEWARES
-    assert middlewares(traced=True) == [MIDDLEWARES[0], Tracing, *MIDDLEWARES[1:]]
+    assert middlewares(traced=True) == [*MIDDLEWARES[:3], Tracing, *MIDDLEWARES[3:]]
 
 
 def test_a_span_has_the_route_and_the_name_of_the_key() -> None:

@@ -242,6 +242,23 @@ def test_a_context_of_0_is_not_the_same_as_none() -> None:
 
 
 @pytest.mark.parametrize(
+    ("argv", "n_cells"),
+    [
+        (["-np", "3"], 3000),
+        ([], 4000),
+        (["-np", "3", "--no-kv-unified"], 3000),
+        (["-np", "256", "--kv-unified-per-slot", "2147483647"], 2147483647),
+        (["-c", "0"], 4 * 8192),
+        (["-c", "5000"], 5000),
+        (["-np", "3", "--kv-unified-per-slot", "-1", "-kvu"], 0),
+    ],
+)
+def test_a_limit_of_each_slot_sizes_the_cache(argv: list[str], n_cells: int) -> None:
+    environ = {"LLAMA_ARG_KV_UNIFIED_PER_SLOT": "1000"}
+    assert parse(argv, environ).model.engine.context_size() == n_cells
+
+
+@pytest.mark.parametrize(
     ("argv", "mode"),
     [
         ([], "mmap"),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specllama.engine.errors import EngineError
 from specllama.handlers.running.ongoing import KeptStream, KeptStreams, OffsetLostError, Owner
 
 ME, OTHER = Owner("key", "a"), Owner("other key", "a")
@@ -27,6 +28,63 @@ def opened(streams: KeptStreams, owner: Owner = ME) -> KeptStream:
 
 async def read(stream: KeptStream, offset: int = 0) -> bytes:
     return b"".join([data async for data in stream.read(offset)])
+
+
+def test_a_removed_stream_ends_the_preparation_of_its_request() -> None:
+    async def test() -> None:
+        streams, begun, ended = KeptStreams(), asyncio.Event(), asyncio.Event()
+
+        async def load() -> str:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+            return "never"
+
+        work = asyncio.create_task(streams.prepared(ME, load()))
+        await begun.wait()
+        assert streams.is_preparing(ME)
+        assert not streams.is_preparing(OTHER)
+        streams.remove(ME)
+        assert not streams.is_preparing(ME)
+        with pytest.raises(EngineError, match="cancelled"):
+            await work
+        assert ended.is_set()
+
+    run(test)
+
+
+def test_a_stream_is_removed_just_when_its_request_is_prepared() -> None:
+    async def test() -> None:
+        streams, loaded = KeptStreams(), asyncio.Event()
+        work = asyncio.create_task(streams.prepared(ME, loaded.wait()))
+        await asyncio.sleep(0)
+        loaded.set()
+        streams.remove(ME)
+        with pytest.raises(EngineError, match="cancelled"):
+            await work
+        assert await streams.prepared(ME, asyncio.sleep(0, "ready")) == "ready"
+        assert not streams.is_preparing(ME)
+
+    run(test)
+
+
+def test_a_newer_request_replaces_one_that_is_being_prepared() -> None:
+    async def test() -> None:
+        streams = KeptStreams()
+        first = asyncio.create_task(streams.prepared(ME, asyncio.Event().wait()))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(streams.prepared(ME, asyncio.Event().wait()))
+        with pytest.raises(EngineError, match="cancelled"):
+            await first
+        assert streams.is_preparing(ME)
+        second.cancel()  # as at the server's end: not an answer
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        assert not streams.is_preparing(ME)
+
+    run(test)
 
 
 def test_readers_get_past_and_future_events() -> None:

@@ -17,10 +17,14 @@ from specllama.handlers.running import response_store
 from specllama.handlers.running.response_store import (
     MAX_CHAIN,
     ClaimedResponse,
+    LocalResponses,
     Responses,
     ResponseStore,
+    StoredConversation,
     StoredResponse,
+    check_room,
     page_of,
+    shared_secret,
 )
 from specllama.handlers.running.runtime import open_responses
 from specllama.handlers.running.sqlite_responses import Database, SqliteResponses
@@ -69,6 +73,16 @@ async def get(store: ResponseStore, id: str, owner: str = ME) -> StoredResponse 
 async def kept(store: ResponseStore, ids: str) -> str:
     """Returns those of `ids` that are stored. Looks at their items, which doesn't use them."""
     return "".join([id for id in ids if await store.item(ME, f"in of {id}") is not None])
+
+
+def talk(id: str = "conv_1", **metadata: Any) -> Any:
+    return {"id": id, "object": "conversation", "created_at": 5, "metadata": metadata}
+
+
+async def ids(store: ResponseStore, id: str = "conv_1", owner: str = ME) -> list[str] | None:
+    """Returns the ids of a conversation's items."""
+    found = await store.conversation(owner, id)
+    return None if found is None else [item["id"] for item in found.items]
 
 
 # ---- the stores ------------------------------------------------------------------------------
@@ -359,6 +373,7 @@ def test_a_claim_is_a_use(with_bounds: Callable[[], Open]) -> None:
     use(with_bounds, work, max_responses=3)
 
 
+@pytest.mark.slow
 def test_the_bounds_hold_for_all_servers_together(redis_url: str) -> None:
     from redis import Redis
 
@@ -580,3 +595,283 @@ def test_stores_of_the_option(tmp_path: Path) -> None:
         with pytest.raises(OptionError, match=r"^--responses-db") as caught:
             open_responses(where)
         assert "sec" not in str(caught.value)
+
+
+# ---- responses of one WebSocket
+
+
+def local(
+    id: str, previous: str | None = None, text: str = "", *, store: bool = False
+) -> tuple[Any, list[Any]]:
+    return {**response(id, previous), "store": store}, [message(f"in of {id}", text)]
+
+
+def test_a_chain_may_have_local_and_stored_responses() -> None:
+    async def test(store: ResponseStore) -> None:
+        kept = LocalResponses()
+        mine, other = Responses(store, ME, kept), Responses(store, ME)
+        await mine.save(*local("a", store=True))
+        await mine.save(*local("b", "a"))
+        await mine.save(*local("c", "b", store=True))
+        await mine.save(*local("d", "c"))
+        items = [item["id"] for item in await mine.conversation("d")]
+        assert items == [f"{way} of {id}" for id in "abcd" for way in ("in", "out")]
+        found = await mine.item("in of b")
+        assert found is not None
+        assert await other.item("in of b") is None
+        for id in "bcd":
+            with pytest.raises(EngineError, match=r"there is no response '[bd]'") as missing:
+                await other.conversation(id)
+            assert missing.value.info.reason == "previous_response_not_found"
+
+    use(lambda: SqliteResponses, test)
+
+
+def test_local_responses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalResponses, "MAX", 2)
+    kept = LocalResponses()
+    for id in "abc":
+        kept.save(*local(id))
+    assert [bool(kept.chain(id, 9)) for id in "abc"] == [False, True, True]
+    monkeypatch.setattr(LocalResponses, "MAX_BYTES", 1000)
+    kept.save(*local("d", text="x" * 900))
+    assert [bool(kept.chain(id, 9)) for id in "bcd"] == [False, False, True]
+    kept.save(*local("e", text="x" * 2000))
+    assert not kept.chain("e", 9), "it is larger than the room"
+    assert not kept._n_bytes
+
+
+def test_a_discarded_local_response_is_gone() -> None:
+    kept = LocalResponses()
+    kept.save(*local("a"))
+    kept.discard("a")
+    kept.discard("a")
+    assert not kept.chain("a", 9)
+    assert kept.item("in of a") is None
+    assert not kept._n_bytes
+
+
+def test_a_chain_of_local_responses_has_a_limit() -> None:
+    kept = LocalResponses()
+    for id, previous in ("a", None), ("b", "a"), ("c", "b"):
+        kept.save(*local(id, previous))
+    assert [each.response["id"] for each in kept.chain("c", 2)] == ["c", "b"]
+
+
+# ---- conversations -------------------------------------------------------------------------------
+
+
+@history
+@given(texts, texts, items, items, st.dictionaries(texts, values, max_size=3))
+def test_conversations_grow_and_shrink(
+    anywhere: Callable[[], Open],
+    owner: str,
+    id: str,
+    first: list[Any],
+    more: list[Any],
+    metadata: dict[str, Any],
+) -> None:
+    async def work(store: ResponseStore) -> None:
+        await store.create(owner, talk(id), first)
+        assert await store.update(owner, talk(id, **metadata))
+        assert await store.append(owner, id, more)
+        expected = [*first, *more]
+        found = await store.conversation(owner, id)
+        assert found == StoredConversation(talk(id, **metadata), expected)
+        while expected:
+            gone = expected[0]["id"]
+            assert await store.item(owner, gone) is not None
+            assert await store.remove_item(owner, id, gone)
+            assert not await store.remove_item(owner, id, gone)
+            assert await store.item(owner, gone) is None
+            expected = [each for each in expected if each["id"] != gone]
+            found = await store.conversation(owner, id)
+            assert found is not None
+            assert found.items == expected
+        assert await store.append(owner, id, more)
+        found = await store.conversation(owner, id)
+        assert found is not None
+        assert found.items == more
+        assert await store.delete_conversation(owner, id)
+        assert await store.conversation(owner, id) is None
+        for each in more:
+            assert await store.item(owner, each["id"]) is None
+
+    use(anywhere, work)
+
+
+def test_another_owner_has_no_part_in_a_conversation(anywhere: Callable[[], Open]) -> None:
+    async def work(store: ResponseStore) -> None:
+        await store.create(ME, talk(), [message("a")])
+        await save(store, "r")
+        for owner, id in (("", "conv_1"), ("other", "conv_1"), (ME, "conv_2"), (ME, "r")):
+            assert await store.conversation(owner, id) is None
+            assert not await store.append(owner, id, [message("b")])
+            assert not await store.update(owner, talk(id, a=1))
+            assert not await store.remove_item(owner, id, "a")
+            assert not await store.delete_conversation(owner, id)
+            await store.save(owner, response("other"), [message("b")], append_to=id)
+            await store.delete(owner, "other")
+        assert await store.chain(ME, "conv_1", 5) == []
+        assert not await store.delete(ME, "conv_1")
+        assert await store.item("other", "a") is None
+        assert await ids(store) == ["a"]
+
+    use(anywhere, work)
+
+
+def test_a_response_that_ends_is_added_to_its_conversation(anywhere: Callable[[], Open]) -> None:
+    async def work(store: ResponseStore) -> None:
+        await store.create(ME, talk(), [message("a")])
+        await store.save(ME, response("1"), [message("b")], append_to="conv_1")
+        await store.save(ME, response("2", status="queued"), [message("c")], claim=AGES)
+        assert await ids(store) == ["a", "b", "out of 1"]
+        for _ in range(2):  # the second one finds no claim
+            await store.save(ME, response("2"), [message("c")], if_claimed=True, append_to="conv_1")
+        assert await ids(store) == ["a", "b", "out of 1", "c", "out of 2"]
+        await store.delete(ME, "1")
+        assert await ids(store) == ["a", "b", "out of 1", "c", "out of 2"]
+        await store.delete_conversation(ME, "conv_1")
+        assert await get(store, "2") is not None
+        assert await store.item(ME, "c") is not None
+        assert await store.item(ME, "a") is None
+
+    use(anywhere, work)
+
+
+@pytest.mark.parametrize(
+    ("status", "n"), [("completed", 2), ("incomplete", 2), ("failed", 0), ("cancelled", 0)]
+)
+def test_only_whole_answers_are_added(status: str, n: int) -> None:
+    async def work(store: ResponseStore) -> None:
+        await store.create(ME, talk(), [])
+        ended: Any = {**response("1", status=status), "conversation": {"id": "conv_1"}}
+        await Responses(store, ME).save(ended, [message("a")])
+        found = await ids(store)
+        assert found is not None
+        assert len(found) == n
+        await Responses(store, ME).save(response("2"), [])  # of an earlier version
+        ended = {**response("3"), "conversation": None}
+        await Responses(store, ME).save(ended, [])
+
+    use(lambda: SqliteResponses, work)
+
+
+def test_responses_that_end_at_once_do_not_mix(shared: Callable[[], Open]) -> None:
+    n = 12
+
+    async def work(*stores: ResponseStore) -> None:
+        await stores[0].create(ME, talk(), [])
+        saves = [
+            stores[i % len(stores)].save(
+                ME,
+                response(str(i), output=[message(f"{i} c"), message(f"{i} d")]),
+                [message(f"{i} a"), message(f"{i} b")],
+                append_to="conv_1",
+            )
+            for i in range(n)
+        ]
+        assert all(await asyncio.gather(*saves))
+        found = await ids(stores[0])
+        assert found is not None
+        groups = [found[i : i + 4] for i in range(0, len(found), 4)]
+        numbers = [each[0].split()[0] for each in groups]
+        assert sorted(numbers, key=int) == [str(i) for i in range(n)]
+        assert groups == [[f"{number} {part}" for part in "abcd"] for number in numbers]
+
+    use(shared, work, 3)
+
+
+def test_conversations_count_with_the_responses(with_bounds: Callable[[], Open]) -> None:
+    async def work(store: ResponseStore) -> None:
+        await save(store, "a")
+        await store.create(ME, talk(), [message("1")])
+        await save(store, "b")
+        assert await kept(store, "ab") == "ab"
+        await store.append(ME, "conv_1", [message("2")])  # a use
+        await save(store, "c")
+        assert await kept(store, "abc") == "bc"
+        assert await ids(store) == ["1", "2"]  # a use
+        await save(store, "d")
+        await save(store, "e")
+        assert await kept(store, "bcde") == "de"
+        assert await store.item(ME, "1") is not None
+        await save(store, "f")
+        assert await ids(store) is None
+        assert await store.item(ME, "1") is None
+
+    use(with_bounds, work, max_responses=3)
+
+
+def test_a_long_conversation_makes_room_for_itself(with_bounds: Callable[[], Open]) -> None:
+    async def work(store: ResponseStore) -> None:
+        await save(store, "a")
+        await store.create(ME, talk(), [message("1", "x" * 2000)])
+        await save(store, "b")
+        assert await kept(store, "ab") == "ab"
+        await store.append(ME, "conv_1", [message("2", "x" * 2000)])
+        assert await kept(store, "ab") == ""
+        assert await ids(store) == ["1", "2"]
+        assert await store.remove_item(ME, "conv_1", "2")
+        await save(store, "c", text="x" * 1500)  # there is room again
+        assert await ids(store) == ["1"]
+        assert await kept(store, "c") == "c"
+        await store.delete_conversation(ME, "conv_1")
+        await save(store, "d", text="x" * 2000)
+        assert await kept(store, "cd") == "cd"
+        await store.create(ME, talk("conv_2"), [])
+        await store.update(ME, talk("conv_2", a="x" * 4500))
+        assert await kept(store, "cd") == ""
+
+    use(with_bounds, work, max_bytes=4300)
+
+
+def test_conversations_of_an_owner(anywhere: Callable[[], Open]) -> None:
+    async def work(store: ResponseStore) -> None:
+        mine, others = (Responses(store, owner).conversations for owner in (ME, "other"))
+        made = await mine.create("conv_1", {"a": 1}, [message("1"), message("2")])
+        assert made["metadata"] == {"a": 1}
+        assert (await mine.find("conv_1")).conversation == made
+        assert await mine.item("conv_1", "2") == message("2")
+        assert (await mine.update("conv_1", {}))["metadata"] == {}
+        await mine.append("conv_1", [message("3")])
+        assert (await mine.remove_item("conv_1", "2"))["id"] == "conv_1"
+        assert await ids(store) == ["1", "3"]
+        missing: list[Callable[[], Awaitable[Any]]] = [
+            lambda: others.find("conv_1"),
+            lambda: others.update("conv_1", {}),
+            lambda: others.append("conv_1", []),
+            lambda: others.item("conv_1", "1"),
+            lambda: others.remove_item("conv_1", "1"),
+            lambda: others.delete("conv_1"),
+            lambda: mine.item("conv_1", "2"),
+            lambda: mine.remove_item("conv_1", "2"),
+            lambda: mine.find("a\0b"),
+        ]
+        for call in missing:
+            with pytest.raises(EngineError, match="there is no") as caught:
+                await call()
+            assert caught.value.info.type == "not_found_error"
+        await mine.delete("conv_1")
+        assert await ids(store) is None
+
+    use(anywhere, work)
+
+
+def test_a_conversation_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response_store, "MAX_ITEMS", 3)
+    check_room([message("1")], [message("2"), message("3")])
+    with pytest.raises(EngineError, match="at most 3 items"):
+        check_room([message("1")], [message("2"), message("3"), message("4")])
+    monkeypatch.setattr(response_store, "MAX_CONVERSATION_BYTES", 1000)
+    check_room([], [message("1", "x" * 900)])
+    with pytest.raises(EngineError, match="at most 0 MiB"):
+        check_room([message("1", "x" * 900)], [message("2", "x" * 100)])
+
+
+def test_the_first_secret_of_a_store_counts(shared: Callable[[], Open]) -> None:
+    async def work(*stores: ResponseStore) -> None:
+        found = [await shared_secret(store, bytes([n])) for n, store in enumerate(stores)]
+        assert found == [b"\0"] * len(stores)
+
+    use(shared, work, 3)

@@ -140,13 +140,14 @@ def test_a_claim_lasts_for_its_time(tmp_path: Path) -> None:
         assert not database.save("", response("a"), [], if_claimed=True)
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_files_of_earlier_versions_are_taken_on(tmp_path: Path, version: int) -> None:
     path = str(tmp_path / "r.db")
     with closing(Database(path)) as database:
         save(database, "a")
-    newer = ["status", "claimed_until", *(["owner"] if version == 1 else [])]
+    newer = ["kind", *["status", "claimed_until", "owner"][: {1: 3, 2: 2, 3: 0}[version]]]
     with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE secrets")
         for column in newer:
             connection.execute(f"ALTER TABLE responses DROP COLUMN {column}")
         connection.execute(f"PRAGMA user_version = {version}")
@@ -156,3 +157,8 @@ def test_files_of_earlier_versions_are_taken_on(tmp_path: Path, version: int) ->
         assert (found.response["status"], found.is_lost) == ("completed", False)
         assert database.chain("me", "a", 1) == []
         assert len(database.chain("me", "b", 1)) == 1
+        talk: Any = {"id": "conv_1", "metadata": {}}
+        database.create("me", talk, [])
+        assert database.conversation("me", "conv_1") is not None
+        assert database.conversation("me", "b") is None
+        assert database.secret(b"1") == b"1"

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from specllama.engine.errors import EngineError
-from specllama.handlers.apis.responses.items import input_items
+from specllama.handlers.apis.responses import items
+from specllama.handlers.apis.responses.items import input_items, sealed_reasoning, unlike
 from specllama.handlers.apis.responses.messages import messages
 from specllama.handlers.running.media import MediaInput
+from specllama.handlers.running.sealing import MAX_BYTES, Seal
 
 USER = {"role": "user", "content": "Hello"}
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a": 1}'}
@@ -185,3 +187,34 @@ def test_a_thousand_items_keep_their_order() -> None:
     made = translated(*many)
     assert [message["content"] for message in made] == [str(i) for i in range(1000)]
     assert len({item["id"] for item in kept(*many)}) == 1000
+
+
+def test_a_phase_is_kept() -> None:
+    [message, other] = kept({**said("a"), "phase": "commentary"}, {**said("b"), "phase": None})
+    assert message["phase"] == "commentary"
+    assert "phase" not in other
+
+
+def test_ids_are_given_once() -> None:
+    before = kept({**USER, "id": "a"})
+    given = kept({**USER, "id": "a"}, {**USER, "id": "b"}, {**CALL, "id": "b"})
+    made = unlike(before, given)
+    assert made[1] == given[1]
+    assert made[0] == {**given[0], "id": made[0]["id"]}
+    assert [each["id"].partition("_")[0] for each in made] == ["msg", "b", "fc"]
+    assert [each["id"] for each in given] == ["a", "b", "b"]
+    assert len({each["id"] for each in made}) == 3
+
+
+def test_sealed_reasoning_has_a_limit_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    seal = Seal(b"k" * 32)
+    item: Any = {"type": "reasoning", "encrypted_content": sealed_reasoning(seal, "x" * 10)}
+    monkeypatch.setattr(items, "MAX_OPENED", 25)
+    found: Any = input_items([item] * 3, seal)
+    assert [len(each["content"]) for each in found] == [1, 1, 0]
+    without: Any = input_items([item])
+    assert without[0]["content"] == []
+    assert sealed_reasoning(seal, "x" * (MAX_BYTES + 1)) is None
+    odd: Any = {"type": "reasoning", "encrypted_content": sealed_reasoning(seal, "\ud800")}
+    [read] = input_items([odd], seal)
+    assert read["content"] == [{"type": "reasoning_text", "text": "\ud800"}]  # type: ignore[typeddict-item]

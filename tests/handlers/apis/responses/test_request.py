@@ -10,20 +10,24 @@ from specllama.engine.chat.request import ChatRequest
 from specllama.engine.errors import EngineError
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import TokenProbs
-from specllama.handlers.apis.responses.items import input_items
+from specllama.handlers.apis.responses.items import input_items, sealed_reasoning
 from specllama.handlers.apis.responses.request import (
+    conversation_id,
     request_items,
     response_chat_request,
     response_params,
     response_tools,
 )
 from specllama.handlers.apis.tools import Chosen, Place
+from specllama.handlers.running import response_store
 from specllama.handlers.running.response_store import Responses
+from specllama.handlers.running.sealing import Sealing
 from specllama.handlers.running.sqlite_responses import SqliteResponses
 from tests.support.http_support import request_with
 from tests.support.options_support import model_options
 
 USER = {"role": "user", "content": "Hello"}
+SEALING = Sealing(lambda: b"k" * 32)
 
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a": 1}'}
@@ -220,7 +224,7 @@ def test_stored_items_precede_new_ones() -> None:
         await store.save(response, old)
         reference = {"type": "item_reference", "id": old[0]["id"]}
         body: Any = {"input": [reference, USER], "previous_response_id": "resp_1"}
-        history, new = await request_items(body, store)
+        history, new = await request_items(body, store, SEALING)
         assert history == [*old, *output]
         assert new[0] == old[0]
         others: Any = (
@@ -229,8 +233,94 @@ def test_stored_items_precede_new_ones() -> None:
         )
         for wrong in others:
             with pytest.raises(EngineError, match="there is no") as caught:
-                await request_items(wrong, store)
+                await request_items(wrong, store, SEALING)
             assert caught.value.info.type == "invalid_request_error"
+        await database.close()
+
+    with request_with():
+        asyncio.run(run())
+
+
+def test_the_items_of_a_conversation_precede_new_ones() -> None:
+    async def run() -> None:
+        database = SqliteResponses()
+        store = Responses(database)
+        old = kept(USER, said("Hi"))
+        await store.conversations.create("conv_1", {}, old)
+        for given in ("conv_1", {"id": "conv_1"}):
+            body: Any = {"input": [{**USER, "id": old[0]["id"]}], "conversation": given}
+            history, items = await request_items(body, store, SEALING)
+            assert history == old
+            assert len(items) == 1
+            new: Any = items[0]
+            assert new["id"] not in [item["id"] for item in old]
+            assert new["content"] == old[0]["content"]
+            assert conversation_id(body) == "conv_1"
+        without: Any = {"conversation": "conv_1"}
+        assert await request_items(without, store, SEALING) == (old, [])
+        refused: Any = [
+            ({"input": "a", "conversation": "conv_2"}, "not_found_error", "conv_2"),
+            ({"input": "a", "conversation": "conv_1", "previous_response_id": "resp_1"},
+             "invalid_request_error", "together"),
+            ({}, "invalid_request_error", "input"),
+            ({"input": None, "conversation": None}, "invalid_request_error", "input"),
+        ]  # fmt: skip
+        for wrong, type_, words in refused:
+            with pytest.raises(EngineError, match=words) as caught:
+                await request_items(wrong, store, SEALING)
+            assert caught.value.info.type == type_
+        await database.close()
+
+    with request_with():
+        asyncio.run(run())
+
+
+def test_a_full_conversation_is_still_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        database = SqliteResponses()
+        store = Responses(database)
+        await store.conversations.create("conv_1", {}, kept(USER))
+        monkeypatch.setattr(response_store, "MAX_ITEMS", 1)
+        body: Any = {"input": "a", "conversation": "conv_1", "store": False}
+        history, _ = await request_items(body, store, SEALING)
+        assert len(history) == 1
+        body["store"] = True
+        with pytest.raises(EngineError, match="begin another"):
+            await request_items(body, store, SEALING)
+        await database.close()
+
+    with request_with():
+        asyncio.run(run())
+
+
+def test_sealed_reasoning_is_opened() -> None:
+    async def run() -> None:
+        database = SqliteResponses()
+        sealed = sealed_reasoning(await SEALING.get(), "Let me see.")
+        item: Any = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
+        body: Any = {"input": [USER, item, {**item, "content": []}, {**item, "id": "rs_1"}]}
+        new: Any
+        _, new = await request_items(body, Responses(database), SEALING)
+        assert [each["content"][0]["text"] for each in new[1:]] == ["Let me see."] * 3
+        assert new[-1]["id"] == "rs_1"
+        foreign: Any = {"input": [{**item, "encrypted_content": "gAAAAABpM0Yj-"}, THOUGHT]}
+        _, new = await request_items(foreign, Responses(database), SEALING)
+        assert new[0]["content"] == []
+        assert new[1]["content"] == THOUGHT["content"]
+        await database.close()
+
+    with request_with():
+        asyncio.run(run())
+
+
+def test_no_key_is_needed_without_sealed_reasoning() -> None:
+    def missing() -> bytes:
+        raise AssertionError("no key is needed")
+
+    async def run() -> None:
+        database = SqliteResponses()
+        body: Any = {"input": [USER, THOUGHT]}
+        await request_items(body, Responses(database), Sealing(missing))
         await database.close()
 
     with request_with():

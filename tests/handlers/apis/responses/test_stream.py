@@ -33,10 +33,12 @@ from specllama.handlers.apis.responses.format import (
     finished_response,
     new_response,
 )
+from specllama.handlers.apis.responses.items import input_items
 from specllama.handlers.apis.responses.output import Output, Status
 from specllama.handlers.apis.responses.stream import ResponsesFormat
 from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.running.chat_batch import ChatEvent
+from specllama.handlers.running.sealing import Seal
 from tests.support.factories import delta, finished
 
 pytestmark = pytest.mark.slow
@@ -58,11 +60,14 @@ BODY: Any = {
 
 
 def streamed(
-    pieces: list[list[ChatDelta]], end: Finished, failure: HttpFailure | None = None
+    pieces: list[list[ChatDelta]],
+    end: Finished,
+    failure: HttpFailure | None = None,
+    seal: Seal | None = None,
 ) -> tuple[list[dict[str, Any]], bytes]:
     """Returns the events of a stream as they were sent, validated against the description."""
     response = new_response(BODY, "model", GenerationParams(), "resp_0")
-    output = Output()
+    output = Output(seal=seal)
 
     async def complete(status: Status, finished: Finished) -> Any:
         return finished_response(response, output.items, status, finished, 2)
@@ -90,6 +95,19 @@ ALL: list[list[ChatDelta]] = [
     [CallArguments(0, ": 1}"), CallStart(1, "c2", "g")],
     [CallArguments(1, "{}")],
 ]
+
+
+def test_reasoning_is_sealed_when_it_is_complete() -> None:
+    seal = Seal(b"k" * 32)
+    documents, _ = streamed(ALL, finished(n_decoded=9), seal=seal)
+    items = [each["item"] for each in documents if each["type"] == "response.output_item.done"]
+    sealed = [item.pop("encrypted_content", None) for item in items]
+    assert sealed[1:] == [None] * (len(items) - 1)
+    assert seal.open("reasoning", sealed[0]) == b"Let me see."
+    assert documents[-1]["response"]["output"][0]["encrypted_content"] == sealed[0]
+    sent: Any = [{**items[0], "content": None, "encrypted_content": sealed[0]}]
+    [back] = input_items(sent, seal)
+    assert back == items[0]
 
 
 def test_the_whole_sequence_of_events() -> None:
