@@ -97,6 +97,31 @@ export async function json(path, options) {
   return (await request(path, options)).json();
 }
 
+// Returns a response whose body fails after `most` bytes.
+export function limited(response, most) {
+  let seen = 0;
+  const counter = new TransformStream({
+    transform(bytes, controller) {
+      seen += bytes.byteLength;
+      if (seen > most) controller.error(new Error(`the answer is larger than ${most >> 20} MiB`));
+      else controller.enqueue(bytes);
+    },
+  });
+  return new Response(response.body.pipeThrough(counter), response);
+}
+
+// Returns the JSON document of such a response. (`Response.json` would report another error.)
+export async function parsedBody(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (let part = await reader.read(); !part.done; part = await reader.read()) text += part.value;
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Error("the answer is not JSON");
+  }
+}
+
 // Yields the JSON documents of a stream of server-sent events, up to `[DONE]`.
 export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();

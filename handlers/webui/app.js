@@ -1,6 +1,6 @@
 // The page: its parts, and the navigation between them.
 
-import { Chat, DELETED } from "./chat.js";
+import { Chat } from "./chat.js";
 import { exported, imported, newConversation } from "./conversation.js";
 import { agreed, button, h, icon, notify, replace, save } from "./dom.js";
 import { Models, modelPicker } from "./models.js";
@@ -8,13 +8,17 @@ import { ServerView } from "./server.js";
 import { applyTheme, isDark, offer, openSettings, set } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
 import * as store from "./store.js";
+import { Tools } from "./tools.js";
+import { toolFields } from "./toolfields.js";
+import { DELETED } from "./turn.js";
 
 const OPEN = "specllama.conversation";
 const element = (id) => document.getElementById(id);
 
 applyTheme();
 const models = new Models();
-const chat = new Chat(element("chat"), models);
+const tools = new Tools();
+const chat = new Chat(element("chat"), models, tools);
 const server = new ServerView(element("server"), models);
 const sidebar = new Sidebar(element("sidebar"), {
   create: () => { chat.open(newConversation()); showTab("chat"); chat.composer.area.focus(); closeSidebar(); },
@@ -37,11 +41,17 @@ const theme = button("moon", "Dark", () => { set("theme", isDark() ? "light" : "
 
 element("top").append(h("h1", { class: "offscreen" }, "specllama"), menu, modelPicker(models), h("span", { class: "spacer" }),
   h("nav", { class: "tabs", "aria-label": "Views" }, Object.values(tabs)), theme,
-  button("settings", "Settings", () => openSettings(models.defaults, chat.conversation, () => chat.changedSettings(), [
+  button("settings", "Settings", () => showSettings()));
+
+function showSettings(toolsFirst = false) {
+  openSettings(models.defaults, chat.conversation, () => chat.changedSettings(), [
     ["Export all", () => save("conversations.json", exported(conversations))],
     ["Import", importFile],
     ["Delete all", removeAll, "plain danger"],
-  ])));
+  ], (one) => toolFields(tools, one), toolsFirst);
+  tools.refresh();
+}
+chat.addEventListener("tools", () => showSettings(true));
 
 function drawTheme() {
   applyTheme();
@@ -184,6 +194,8 @@ async function start() {
     offer(models.server.ui_settings);
     drawTheme();
     await models.start();
+    tools.listed = tools.refresh(); // may take some seconds, while the server starts its MCP servers
+    await tools.listed;
     document.body.dataset.ready = ""; // for programs that control the page, such as its tests
   } catch (error) {
     notify(`The server can't be used: ${error.message}`, "error");

@@ -1,35 +1,43 @@
 // The chat: the messages of the open conversation, and the user's actions on them.
 
 import { Composer } from "./composer.js";
-import { append, follow, message, newConversation, path, prune, siblings } from "./conversation.js";
-import { h, notify, number, replace } from "./dom.js";
-import { generate, requestBody } from "./generate.js";
+import { append, follow, newConversation, path, prune, siblings, waiting } from "./conversation.js";
+import { h, notify, number, replace, visible } from "./dom.js";
 import { MessageView } from "./messages.js";
 import { missed } from "./misses.js";
 import { shortName } from "./models.js";
 import { hasOwn, set, setting } from "./settings.js";
 import * as store from "./store.js";
-
-// The reason for ending an answer whose conversation was deleted.
-export const DELETED = "deleted";
+import { DECLINED } from "./tools.js";
+import { entered, Turn } from "./turn.js";
 
 export class Chat extends EventTarget {
   conversation = newConversation();
   atEnd = true;
-  running = new Map(); // by conversation: the AbortController of its answer
+  running = new Map(); // by conversation: its turn
+  actions = {
+    siblings: (each) => siblings(this.conversation, each),
+    show: (each) => this.showBranch(each),
+    regenerate: (each) => this.regenerate(each),
+    edit: (each, text) => this.edit(each, text),
+    remove: (each) => this.removeMessage(each),
+  };
 
-  constructor(place, models) {
+  constructor(place, models, tools) {
     super();
     this.models = models;
+    this.tools = tools;
     this.log = h("div", { class: "log", role: "log", "aria-label": "Messages", "aria-live": "off" });
     this.scroller = h("div", { class: "scroller", tabindex: "-1" }, this.log);
     this.scroller.addEventListener("scroll", () => { this.atEnd = this.isAtEnd(); }, { passive: true });
     this.results = h("form", { class: "results", hidden: true });
-    this.composer = new Composer(models, {
+    this.composer = new Composer(models, tools, {
       send: (text, files) => this.send(text, files),
       stop: () => this.running.get(this.conversation.id)?.abort(),
       thinking: () => setting("thinking", this.conversation) || "auto",
       setThinking: (value) => { set("thinking", value, this.conversation); this.changedSettings(); },
+      offered: () => tools.offered(this.conversation).length,
+      chooseTools: () => this.dispatchEvent(new Event("tools")),
     });
     this.announcer = h("div", { class: "offscreen", "aria-live": "polite" });
     this.usage = h("div", { class: "usage" });
@@ -40,6 +48,7 @@ export class Chat extends EventTarget {
       this.drawUsage();
       if (!this.conversation.messages.length) this.draw();
     });
+    tools.addEventListener("change", () => this.drawState());
     this.draw();
   }
 
@@ -52,22 +61,11 @@ export class Chat extends EventTarget {
 
   draw() {
     const shown = path(this.conversation);
-    this.views = new Map();
-    const actions = {
-      siblings: (each) => siblings(this.conversation, each),
-      show: (each) => this.showBranch(each),
-      regenerate: (each) => this.regenerate(each),
-      edit: (each, text) => this.edit(each, text),
-      remove: (each) => this.removeMessage(each),
-    };
-    const live = this.live;
+    const live = this.running.get(this.conversation.id);
     replace(this.log, shown.length ? shown.map((each) => {
-      const running = live?.answer === each;
-      const view = running ? live.view : new MessageView(each, actions);
-      this.views.set(each.id, view);
+      const view = live?.answer === each ? live.view : new MessageView(each, this.actions);
       return view.element;
     }) : this.welcome());
-    this.actions = actions;
     this.drawState();
   }
 
@@ -77,14 +75,10 @@ export class Chat extends EventTarget {
       h("p", { class: "hint" }, models.name ? `You are talking to ${shortName(models.name)}.` : "There is no model yet."));
   }
 
-  get live() {
-    const controller = this.running.get(this.conversation.id);
-    return controller?.live ?? null;
-  }
-
   drawState() {
     this.composer.setRunning(this.running.has(this.conversation.id));
     this.composer.drawThinking();
+    this.composer.drawTools();
     this.drawUsage();
     this.drawResults();
   }
@@ -109,28 +103,33 @@ export class Chat extends EventTarget {
       own);
   }
 
-  // Shows fields for the results of the model's calls, since the page itself runs no tools.
+  // Shows fields for the results of the calls that the page can't run itself, and a button for the
+  // others, which wait after the end of their turn.
   drawResults() {
-    const last = path(this.conversation).at(-1);
-    const calls = (last?.role === "assistant" && last.calls?.filter(Boolean)) || [];
-    this.results.hidden = !calls.length || this.running.has(this.conversation.id);
+    const calls = this.running.has(this.conversation.id) ? [] : waiting(path(this.conversation));
+    this.results.hidden = !calls.length;
     if (this.results.hidden) {
       replace(this.results);
       return;
     }
-    const areas = calls.map((call, at) => h("textarea", { id: `result-${at}`, rows: 1, class: "mono" }));
+    const fields = calls.filter((call) => entered(call, this.conversation, this.tools)).map((call, at) =>
+      ({ call, area: h("textarea", { id: `result-${at}`, rows: 1, class: "mono" }) }));
+    const others = calls.filter((call) => fields.every((field) => field.call !== call));
     replace(this.results,
-      calls.map((call, at) => h("div", { class: "field" },
-        h("label", { for: `result-${at}` }, `Result of ${call.name}`), areas[at])),
-      h("div", { class: "actions" }, h("button", { type: "submit", class: "plain compact" }, "Send the results")));
+      fields.map(({ call, area }) => h("div", { class: "field" },
+        h("label", { for: area.id }, `Result of ${visible(call.name, 200)}`), area)),
+      others.length > 0 && h("p", { class: "hint" }, "Calls that wait: ", others.map((call) => visible(call.name, 200)).join(", ")),
+      h("div", { class: "actions" },
+        h("button", { type: "submit", class: "plain compact" }, fields.length ? "Send the results" : "Continue")));
     this.results.onsubmit = (event) => {
       event.preventDefault();
-      let parent = last.id;
-      calls.forEach((call, at) => {
-        parent = append(this.conversation, parent, { role: "tool", callId: call.id, content: areas[at].value }).id;
-      });
+      for (const { call, area } of fields) this.addResult(call, { content: area.value });
       this.answer();
     };
+  }
+
+  addResult(call, fields) {
+    append(this.conversation, this.conversation.leaf, { role: "tool", callId: call.id, name: call.name, ...fields });
   }
 
   // Applies changed settings of this or of all conversations. A conversation without messages isn't
@@ -162,6 +161,8 @@ export class Chat extends EventTarget {
 
   send(text, files) {
     if (this.running.has(this.conversation.id)) return;
+    // Without results of all calls, the next request isn't valid.
+    for (const call of waiting(path(this.conversation))) this.addResult(call, { content: DECLINED, finish: "declined" });
     append(this.conversation, this.conversation.leaf, { role: "user", content: text, ...(files.length ? { files } : {}) });
     this.answer();
   }
@@ -208,40 +209,43 @@ export class Chat extends EventTarget {
 
   // Returns the conversation if it is shown or being answered; the stored copy is older then.
   held(id) {
-    return this.conversation.id === id ? this.conversation : this.running.get(id)?.live.conversation;
+    return this.conversation.id === id ? this.conversation : this.running.get(id)?.conversation;
   }
 
-  // Asks the model for the next message of the conversation.
+  // Lets the model answer, with calls of tools.
   async answer() {
     const { conversation, models } = this;
-    const before = path(conversation);
-    const parent = message(conversation, conversation.leaf);
-    const answer = append(conversation, parent?.id ?? null, { role: "assistant", model: models.name });
-    const controller = new AbortController();
-    this.running.set(conversation.id, controller);
-    this.draw();
-    const view = this.views.get(answer.id);
-    controller.live = { conversation, answer, view };
-    view.draw(true);
-    this.scrollDown(true);
-    this.save(conversation);
-    const watching = new ResizeObserver(() => this.conversation === conversation && this.scrollDown());
-    watching.observe(view.element);
-    try {
-      await generate(requestBody(conversation, before, models.sent), answer, controller.signal, () => view.changed());
-    } catch (error) {
-      answer.error = error.message;
-      answer.finish = "error";
-    }
+    const isShown = () => this.conversation === conversation;
+    const watching = new ResizeObserver(() => isShown() && this.scrollDown());
+    const turn = new Turn(conversation, models, this.tools, this.actions, {
+      shown: (force) => {
+        if (isShown()) {
+          this.draw();
+          this.scrollDown(force);
+        }
+        watching.observe(turn.view.element);
+        if (!turn.deleted) this.save(conversation);
+      },
+      asked: (question) => {
+        if (isShown()) this.announcer.textContent = question;
+        else notify(`${conversation.title}: ${question}`);
+      },
+      // With the keyboard, the focus moves from the button, which is removed, to the next message.
+      answered: () => document.activeElement?.matches("button:focus-visible") && this.composer.area.focus(),
+    });
+    this.running.set(conversation.id, turn);
+    this.tools.refresh(); // for the next turn, since the server's MCP servers come and go
+    await turn.run();
     this.running.delete(conversation.id);
     // The fonts of formulas are loaded last.
-    view.done()?.then(() => document.fonts.ready).then(() => requestAnimationFrame(() => watching.disconnect()));
-    if (this.conversation === conversation) {
+    turn.finished?.then(() => document.fonts.ready).then(() => requestAnimationFrame(() => watching.disconnect()));
+    const { answer } = turn;
+    if (isShown()) {
       this.drawState();
       this.scrollDown();
       this.announcer.textContent = answer.error ? "" : answer.content.slice(0, 2000);
     }
-    if (controller.signal.reason !== DELETED) await this.save(conversation);
+    if (!turn.deleted) await this.save(conversation);
     if (!models.contextSize) models.describe();
   }
 }

@@ -8,8 +8,9 @@ export class Composer {
   files = [];
   running = false;
 
-  constructor(models, actions) {
+  constructor(models, tools, actions) {
     this.models = models;
+    this.tools = tools;
     this.actions = actions;
     this.attached = h("div", { class: "files", hidden: true });
     this.area = h("textarea", {
@@ -34,9 +35,12 @@ export class Composer {
     this.thinking = h("select", { class: "thinking", "aria-label": "Thinking", hidden: true,
       onchange: () => this.actions.setThinking(this.thinking.value) },
       THINKING.map(([value, label]) => h("option", { value }, label)));
+    this.count = h("span", {});
+    this.choose = button("tools", "Tools", () => this.actions.chooseTools(), { class: "icon-button choose-tools", hidden: true });
+    this.choose.append(this.count);
     this.main = button("send", "Send", () => (this.running ? this.actions.stop() : this.send()), { class: "icon-button send" });
     this.element = h("form", { class: "composer", onsubmit: (event) => { event.preventDefault(); this.send(); } },
-      this.attached, this.area, h("div", { class: "composer-foot" }, this.attach, this.picker, this.thinking, h("span", { class: "spacer" }), this.main));
+      this.attached, this.area, h("div", { class: "composer-foot" }, this.attach, this.picker, this.thinking, this.choose, h("span", { class: "spacer" }), this.main));
     models.addEventListener("change", () => { this.drawPicker(); this.drawThinking(); });
     this.drawPicker();
     this.listenForDrops();
@@ -63,9 +67,9 @@ export class Composer {
   }
 
   drawPicker() {
-    const { vision, audio } = this.models.modalities;
+    const { vision, audio, video } = this.models.modalities;
     this.picker.accept = accepted(this.models.modalities);
-    const kinds = ["texts", "PDFs", vision && "images", audio && "sounds"].filter(Boolean).join(", ");
+    const kinds = ["texts", "PDFs", vision && "images", audio && "sounds", video && "videos"].filter(Boolean).join(", ");
     this.attach.setAttribute("aria-label", `Add files: ${kinds}`);
     this.attach.title = `Add files: ${kinds}`;
   }
@@ -73,6 +77,16 @@ export class Composer {
   drawThinking() {
     this.thinking.hidden = !this.models.thinks;
     this.thinking.value = this.actions.thinking();
+  }
+
+  // Shows the number of the server's tools that the model may call.
+  drawTools() {
+    const all = this.tools.list.length;
+    const offered = this.actions.offered();
+    this.choose.hidden = !all;
+    this.count.textContent = String(offered);
+    this.choose.title = `Tools: ${offered} of ${all}`;
+    this.choose.setAttribute("aria-label", this.choose.title);
   }
 
   async add(files) {

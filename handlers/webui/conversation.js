@@ -7,6 +7,7 @@ import { settingsOf } from "./settings.js";
 const TITLE = 60;
 const IMAGE = /^data:image\/(png|jpeg|gif|webp|bmp);base64,[A-Za-z0-9+/=]+$/;
 const AUDIO = /^data:audio\/(wav|mpeg);base64,[A-Za-z0-9+/=]+$/;
+const VIDEO = /^data:video\/[a-z0-9-]+;base64,[A-Za-z0-9+/=]+$/;
 const PDF = /^data:application\/pdf;base64,[A-Za-z0-9+/]*={0,2}$/;
 const KIND = "specllama-conversations";
 
@@ -19,12 +20,19 @@ export function message(conversation, id) {
   return conversation.messages.find((each) => each.id === id) ?? null;
 }
 
-export function path(conversation) {
+export function path(conversation, leaf = conversation.leaf) {
   const found = [];
-  for (let at = message(conversation, conversation.leaf); at; at = message(conversation, at.parent)) {
+  for (let at = message(conversation, leaf); at; at = message(conversation, at.parent)) {
     found.unshift(at);
   }
   return found;
+}
+
+// Returns the calls at the end of a path that have no result yet.
+export function waiting(messages) {
+  const at = messages.findLastIndex((each) => each.role !== "tool");
+  const done = new Set(messages.slice(at + 1).map((each) => each.callId));
+  return (messages[at]?.calls ?? []).filter((call) => call && !done.has(call.id));
 }
 
 export function siblings(conversation, of) {
@@ -135,7 +143,7 @@ function adopted(given) {
       created: time(each.created),
     });
     ids.set(each.id, added.id);
-    for (const name of ["reasoning", "model", "error", "finish", "callId"]) {
+    for (const name of ["reasoning", "model", "error", "finish", "callId", "name"]) {
       if (typeof each[name] === "string") added[name] = each[name];
     }
     if (isObject(each.timings)) {
@@ -160,6 +168,7 @@ function adoptedFile({ kind, name, data }) {
     (kind === "text" && typeof data === "string") ||
     (kind === "image" && IMAGE.test(data)) ||
     (kind === "audio" && AUDIO.test(data)) ||
+    (kind === "video" && VIDEO.test(data)) ||
     (kind === "pdf" && PDF.test(data));
   return right ? { kind, name: text(name).slice(0, 200), data } : null;
 }

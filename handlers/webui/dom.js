@@ -24,6 +24,7 @@ const ICONS = {
   down: "M6 9.5l6 6 6-6",
   close: "M6 6l12 12M18 6L6 18",
   file: "M6 3.5h8l4 4V20.5H6zM14 3.5v4h4",
+  tools: "M3.5 8.5h17v11h-17zM8.5 8.5v-3h7v3M3.5 13h7M13.5 13h7M10.5 11.5h3v3h-3z",
   sound: "M4 10v4h3l5 4V6L7 10zM16 9a4 4 0 0 1 0 6M18.5 6.5a8 8 0 0 1 0 11",
 };
 
@@ -65,11 +66,50 @@ export function replace(element, ...children) {
   element.replaceChildren(...children.flat().filter((each) => each != null && each !== false));
 }
 
+let pressed = null; // the element on which the user holds a pointer down
+const due = new Map(); // by list: its new children
+addEventListener("pointerdown", ({ target }) => { pressed = target; }, true);
+for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => setTimeout(released), true);
+
+function released() {
+  pressed = null;
+  const lists = [...due];
+  due.clear();
+  for (const [list, children] of lists) redraw(list, ...children);
+}
+
+// Replaces the children of a list of buttons. The button with the same `data-key` keeps the focus. While
+// the user presses one of the buttons, they stay: the click would not reach a replaced button.
+export function redraw(list, ...children) {
+  if (list.contains(pressed)) {
+    due.set(list, children);
+    return;
+  }
+  due.delete(list);
+  const focused = list.contains(document.activeElement) ? document.activeElement.dataset.key : "";
+  replace(list, ...children);
+  if (focused) [...list.querySelectorAll("[data-key]")].find((each) => each.dataset.key === focused)?.focus();
+}
+
 export function svg(tag, attributes, ...children) {
   const element = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   element.append(...children);
   return element;
+}
+
+// Characters that can't be seen, or that reorder the text around them. Newlines and tabs stay, and so
+// do the joiners within emoji.
+const UNSEEN = /(?![\n\t\uFE0F])(?!(?<=\p{Extended_Pictographic}[\p{Emoji_Modifier}\uFE0F]?)\u200D\p{Extended_Pictographic})[\p{Cc}\p{Cf}\p{Cs}\p{DI}\p{Zl}\p{Zp}]/gu;
+const MAX_SHOWN = 20_000; // characters
+
+// Returns a foreign text in a form that shows every character: `⟨202E⟩` for an invisible one. The text
+// ends after `most` characters, with the number of the others.
+export function visible(text, most = MAX_SHOWN) {
+  const rest = text.length - most;
+  const shown = text.slice(0, most).replaceAll("\r\n", "\n")
+    .replace(UNSEEN, (each) => `⟨${each.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+  return rest > 0 ? `${shown}… and ${rest} more characters` : shown;
 }
 
 const NOTICE = 6000; // ms

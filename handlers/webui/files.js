@@ -1,4 +1,4 @@
-// Attachments of a message: texts, PDFs, and images and sounds if the model supports them.
+// Attachments of a message: texts, PDFs, and images, sounds and videos if the server supports them.
 
 import { h, button, icon, notify } from "./dom.js";
 
@@ -7,12 +7,14 @@ const MAX_MEDIA = 24 << 20;
 const PDF = "application/pdf";
 const IMAGES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/bmp"];
 const SOUNDS = { "audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/vnd.wave": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3" };
+const VIDEOS = ["video/mp4", "video/webm", "video/quicktime", "video/x-matroska", "video/x-msvideo", "video/mpeg"];
 
 // Returns the file types for the file picker.
 export function accepted(modalities) {
   const kinds = ["text/*", PDF, ".md", ".json", ".yaml", ".yml", ".toml", ".py", ".js", ".ts", ".rs", ".go", ".c", ".h", ".cpp", ".java", ".sh", ".sql", ".csv", ".log", ".xml"];
   if (modalities.vision) kinds.push(...IMAGES);
   if (modalities.audio) kinds.push("audio/wav", "audio/mpeg");
+  if (modalities.video) kinds.push(...VIDEOS);
   return kinds.join(",");
 }
 
@@ -43,7 +45,9 @@ async function readFile(file, modalities) {
   }
   if (file.type === PDF) return { kind: "pdf", name, data: await dataUrl(file, PDF) };
   if (file.type.startsWith("video/")) {
-    throw new Error("videos are not supported");
+    if (!modalities.video) throw new Error("videos are not supported");
+    if (!VIDEOS.includes(file.type)) throw new Error("videos must be MP4, WebM, QuickTime, Matroska, AVI or MPEG");
+    return { kind: "video", name, data: await dataUrl(file, file.type) };
   }
   if (file.size > MAX_TEXT) throw new Error("texts may have at most 2 MiB");
   const data = new Uint8Array(await file.arrayBuffer());
@@ -79,6 +83,7 @@ export function contentOf(text, files) {
 function mediaPart({ kind, name, data }) {
   if (kind === "pdf") return { type: "file", file: { filename: name, file_data: data } };
   if (kind === "image") return { type: "image_url", image_url: { url: data } };
+  if (kind === "video") return { type: "input_video", input_video: { url: data } };
   const [head, encoded] = data.split(",");
   return { type: "input_audio", input_audio: { data: encoded, format: head.includes("wav") ? "wav" : "mp3" } };
 }
@@ -88,6 +93,7 @@ export function fileView(file, remove) {
   const inside =
     file.kind === "image" ? h("img", { src: file.data, alt: file.name })
     : file.kind === "audio" ? h("audio", { src: file.data, controls: true, "aria-label": file.name })
+    : file.kind === "video" ? h("video", { src: file.data, controls: true, "aria-label": file.name })
     : file.kind === "pdf" ? h("span", { class: "name" }, icon("file"), h("span", {}, file.name))
     : h("details", {}, h("summary", {}, icon("file"), h("span", {}, file.name)),
         h("pre", { tabindex: "0" }, file.data.slice(0, 20000)));

@@ -1,20 +1,32 @@
 // The generation of one answer: the request for a conversation, and the reading of its stream.
 
 import { events, request } from "./api.js";
+import { newId } from "./dom.js";
 import { contentOf } from "./files.js";
 import { requestFields, setting } from "./settings.js";
 
-export function requestBody(conversation, messages, model) {
+// Returns the request for the next message. `tools` are the server's that the model may call.
+export function requestBody(conversation, messages, model, tools) {
   const system = String(setting("systemMessage", conversation)).trim();
   return {
     ...(model ? { model } : {}),
     messages: [...(system ? [{ role: "system", content: system }] : []), ...messages.map(sent)],
-    ...requestFields(conversation),
+    ...withTools(requestFields(conversation), tools),
     stream: true,
     stream_options: { include_usage: true },
     return_progress: true,
     timings_per_token: true,
   };
+}
+
+// Adds the server's tools to the functions of the settings, which win over tools of the same name. No
+// model can call tools while its answer has to follow a grammar.
+function withTools(fields, tools) {
+  const own = fields.tools ?? [];
+  if (!tools.length || fields.grammar != null || fields.json_schema != null || !Array.isArray(own)) return fields;
+  const names = new Set(own.map((each) => each?.function?.name));
+  const added = tools.filter(({ name }) => !names.has(name)).map(({ definition }) => definition);
+  return { ...fields, tools: [...own, ...added] };
 }
 
 function sent(message) {
@@ -49,8 +61,19 @@ export async function generate(body, answer, signal, changed) {
     answer.finish = "stopped";
   } finally {
     delete answer.progress;
+    if (answer.calls) identify(answer);
   }
   if (!answer.finish) throw new Error("the connection ended before the answer was complete");
+}
+
+// Gives each call an id of its own, by which its result is found.
+function identify(answer) {
+  const known = new Set();
+  answer.calls = answer.calls.filter(Boolean);
+  for (const call of answer.calls) {
+    if (!call.id || known.has(call.id)) call.id = newId();
+    known.add(call.id);
+  }
 }
 
 function take(answer, chunk) {

@@ -1,5 +1,6 @@
 // Views of messages. While an answer is streamed, its view is updated at most every 80 ms.
 
+import { callView, resultView } from "./calls.js";
 import { button, copyButton, h, icon, number, replace } from "./dom.js";
 import { fileView } from "./files.js";
 import { finish, rendered } from "./markdown.js";
@@ -44,14 +45,48 @@ export class MessageView {
     this.running = running;
     const { message } = this;
     this.element.classList.toggle("running", running);
-    this.element.setAttribute("aria-busy", String(running));
     this.drawThoughts();
     this.drawBody();
-    replace(this.calls, (message.calls ?? []).filter(Boolean).map((call) => this.callView(call)));
+    this.drawBusy();
+    this.drawCalls();
     this.drawProgress();
     this.error.hidden = !message.error;
     this.error.textContent = message.error ?? "";
-    replace(this.foot, running ? [] : this.footer());
+    this.drawFoot();
+  }
+
+  // Marks the message as busy until its text is complete, and its code and formulas are drawn.
+  drawBusy() {
+    const { running, finished } = this;
+    this.element.setAttribute("aria-busy", String(running || Boolean(finished)));
+    if (running) return;
+    finished?.then(() => {
+      if (finished === this.finished && !this.running) this.element.setAttribute("aria-busy", "false");
+    });
+  }
+
+  drawFoot() {
+    replace(this.foot, this.running || this.handled ? [] : this.footer());
+  }
+
+  drawCalls() {
+    const calls = (this.message.calls ?? []).filter(Boolean);
+    replace(this.calls, calls.map((call) => callView(call, call === this.handled?.call ? this.handled : null)));
+  }
+
+  // Shows that one of the calls is being handled, as described at `callView`; null: no call is.
+  follow(state) {
+    const again = state && this.handled?.call === state.call && Boolean(state.answer) === Boolean(this.handled.answer);
+    this.handled = state;
+    if (again) {
+      this.dueCalls ??= setTimeout(() => {
+        this.dueCalls = null;
+        this.drawCalls();
+      }, EVERY);
+      return;
+    }
+    this.drawCalls();
+    this.drawFoot();
   }
 
   drawThoughts() {
@@ -70,7 +105,7 @@ export class MessageView {
     if (role !== "assistant") {
       replace(this.body,
         files?.length && h("div", { class: "files" }, files.map((each) => fileView(each))),
-        role === "tool" ? h("pre", { tabindex: "0" }, content) : h("div", { class: "text" }, content));
+        role === "tool" ? resultView(this.message) : h("div", { class: "text" }, content));
       return;
     }
     if (this.drawn === content && this.complete === !this.running) return;
@@ -79,18 +114,6 @@ export class MessageView {
     const waiting = this.running && !content && !this.message.reasoning && !this.message.calls;
     this.body.replaceChildren(waiting ? h("span", { class: "waiting", "aria-label": "Waiting" }) : rendered(content));
     if (!this.running) this.finished = finish(this.body).catch((error) => console.error(error));
-  }
-
-  callView(call) {
-    let shown = call.arguments;
-    try {
-      shown = JSON.stringify(JSON.parse(call.arguments), null, 2);
-    } catch {
-      // Incomplete, or not JSON.
-    }
-    return h("details", { class: "call", open: true },
-      h("summary", {}, icon("settings"), h("span", {}, "Calls "), h("code", {}, call.name)),
-      h("pre", { tabindex: "0", "aria-label": `Arguments of ${call.name}` }, shown));
   }
 
   drawProgress() {

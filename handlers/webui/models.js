@@ -1,7 +1,7 @@
 // The server's models, the chosen one, and its properties.
 
 import { ApiError, events, json, request } from "./api.js";
-import { h, button, icon, notify, replace, number, percent } from "./dom.js";
+import { h, button, icon, notify, number, percent, redraw } from "./dom.js";
 
 const PLACE = "specllama.model";
 const AGAIN = 5000; // ms until the stream of events is requested again
@@ -168,9 +168,7 @@ export function modelPicker(models) {
     dot.className = `dot ${models.router ? status : "loaded"}`;
     opener.title = models.router ? `${models.name}: ${status}` : models.name;
     opener.setAttribute("aria-label", `Model: ${models.name || "none"}${models.router ? `, ${status}` : ""}`);
-    const focused = list.contains(document.activeElement) ? document.activeElement.dataset.key : "";
-    replace(list, models.list.map((each) => row(models, each, () => { toggle(false); opener.focus(); })));
-    if (focused) [...list.querySelectorAll("button")].find((each) => each.dataset.key === focused)?.focus();
+    redraw(list, models.list.map((each) => row(models, each, () => { toggle(false); opener.focus(); })));
   }
   models.addEventListener("change", draw);
   draw();

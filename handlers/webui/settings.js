@@ -18,13 +18,16 @@ const NUMBERS = [
 ];
 const TEXTS = [
   ["jsonSchema", "JSON schema", "Answers are JSON that follows this schema.", '{"type": "object", "properties": {}}'],
-  ["tools", "Tools", "A list of functions that the model may call, as in requests to /v1/chat/completions.",
+  ["tools", "Functions", "A list of functions that the model may call, as in requests to /v1/chat/completions. You enter their results.",
     '[{"type": "function", "function": {"name": "…"}}]'],
   ["custom", "More fields", "An object with further fields for every request.", '{"cache_prompt": true}'],
 ];
 export const THINKING = [["auto", "Thinking: server default"], ["on", "Thinking: on"], ["off", "Thinking: off"]];
-const OF_REQUESTS = new Set(["systemMessage", "thinking", ...[...NUMBERS, ...TEXTS].map(([name]) => name)]);
+const OF_REQUESTS = new Set(["systemMessage", "thinking", "serverTools", "toolRounds", ...[...NUMBERS, ...TEXTS].map(([name]) => name)]);
 const MAX_TEXT = 1 << 20; // characters of a setting
+
+// Whether a setting of this name exists. `tool:NAME` is "off" for a tool that the model may not call.
+const isKnown = (name) => OF_REQUESTS.has(name) || name.startsWith("tool:");
 
 let own = read();
 let given = {}; // from --ui-config
@@ -32,7 +35,7 @@ let given = {}; // from --ui-config
 function read() {
   try {
     const found = JSON.parse(localStorage.getItem(PLACE) ?? "{}");
-    return Object.fromEntries(Object.entries(found).filter(([name]) => name === "theme" || OF_REQUESTS.has(name)));
+    return Object.fromEntries(Object.entries(found).filter(([name]) => name === "theme" || isKnown(name)));
   } catch {
     return {};
   }
@@ -60,7 +63,7 @@ export const hasOwn = (conversation) => Object.keys(conversation.settings ?? {})
 // Returns the valid settings of a conversation among untrusted values.
 export function settingsOf(values) {
   return Object.fromEntries(Object.entries(values).filter(([name, value]) =>
-    OF_REQUESTS.has(name) &&
+    isKnown(name) &&
     (Number.isFinite(value) || (typeof value === "string" && value.length <= MAX_TEXT))));
 }
 
@@ -93,6 +96,15 @@ export function requestFields(conversation) {
   return fields;
 }
 
+// Returns the names of the functions in the settings, whose results the user enters.
+export function functionsOf(conversation) {
+  try {
+    return new Set(requestFields(conversation).tools?.map((each) => each?.function?.name));
+  } catch {
+    return new Set();
+  }
+}
+
 function parsed(name, conversation) {
   const value = setting(name, conversation);
   if (typeof value !== "string") return value;
@@ -106,8 +118,8 @@ function parsed(name, conversation) {
 }
 
 // Opens the dialog of all settings, for all conversations or for the open one. `defaults` are the
-// server's.
-export function openSettings(defaults, conversation, changed, actions) {
+// server's. `more` returns the fields of the server's tools, which are shown first with `first`.
+export function openSettings(defaults, conversation, changed, actions, more, first = false) {
   const dialog = h("dialog", { class: "dialog", "aria-labelledby": "settings-title" });
   const fields = h("div", {});
   const scope = h("select", { id: "set-scope", onchange: () => draw() },
@@ -121,6 +133,7 @@ export function openSettings(defaults, conversation, changed, actions) {
       h("fieldset", {}, h("legend", {}, "Sampling"),
         h("p", { class: "hint" }, one ? "Empty fields have the values of all conversations." : "Empty fields have the server's defaults."),
         h("div", { class: "grid" }, NUMBERS.map((each) => numberField(one, defaults, ...each)))),
+      more(one),
       h("fieldset", {}, h("legend", {}, "Requests"), TEXTS.map((each) => textField(one, ...each))),
       one ? null : h("fieldset", {}, h("legend", {}, "Stored conversations"),
         h("p", { class: "hint" }, "They are stored only in this browser."),
@@ -138,9 +151,10 @@ export function openSettings(defaults, conversation, changed, actions) {
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
   document.body.append(dialog);
   dialog.showModal();
+  if (first) dialog.querySelector(".tools-fields")?.scrollIntoView();
 }
 
-function selectField(name, label, value, options, onchange) {
+export function selectField(name, label, value, options, onchange) {
   const select = h("select", { id: `set-${name}`, onchange: () => onchange(select.value) },
     options.map(([each, text]) => h("option", { value: each }, text)));
   select.value = value;
@@ -159,7 +173,7 @@ function thinkingField(one) {
     (chosen) => set("thinking", chosen, one));
 }
 
-function numberField(one, defaults, name, label, hint, min, max, step) {
+export function numberField(one, defaults, name, label, hint, min, max, step) {
   const values = one ? (one.settings ?? {}) : own;
   const inherited = one ? (own[name] ?? given[name]) : given[name];
   const standard = defaults[name];

@@ -1,11 +1,13 @@
 // The list of conversations in this browser: search, choose, rename and delete.
 
 import { matches } from "./conversation.js";
-import { button, h, icon, replace } from "./dom.js";
+import { button, h, icon, redraw } from "./dom.js";
 
 const DAY = 86_400_000;
 
 export class Sidebar {
+  renaming = false;
+
   constructor(place, actions) {
     this.actions = actions;
     this.conversations = [];
@@ -27,10 +29,11 @@ export class Sidebar {
   }
 
   draw() {
+    if (this.renaming) return; // its end draws the list
     const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const found = this.conversations.filter((each) => matches(each, words));
     const groups = Map.groupBy ? Map.groupBy(found, age) : grouped(found);
-    replace(this.list, [...groups].map(([name, members]) => h("section", {},
+    redraw(this.list, [...groups].map(([name, members]) => h("section", {},
       h("h2", {}, name), h("ul", {}, members.map((each) => this.item(each))))),
     found.length ? null : h("p", { class: "empty" }, words.length ? "Nothing found" : "No conversations yet"));
   }
@@ -38,20 +41,21 @@ export class Sidebar {
   item(conversation) {
     const title = conversation.title || "Untitled";
     const opener = h("button", {
-      type: "button", class: "conversation", title,
+      type: "button", class: "conversation", title, "data-key": `open ${conversation.id}`,
       "aria-current": conversation.id === this.current ? "true" : null,
       onclick: () => this.actions.open(conversation),
       ondblclick: () => rename(),
     }, title);
     const item = h("li", {}, opener, h("span", { class: "item-actions" },
-      button("edit", `Rename ${title}`, () => rename()),
-      button("trash", `Delete ${title}`, () => this.actions.remove(conversation))));
+      button("edit", `Rename ${title}`, () => rename(), { "data-key": `rename ${conversation.id}` }),
+      button("trash", `Delete ${title}`, () => this.actions.remove(conversation), { "data-key": `remove ${conversation.id}` })));
     const rename = () => {
       const input = h("input", { type: "text", value: title, "aria-label": "Title", maxlength: 200 });
       let over = false;
       const end = (keep) => {
         if (over) return;
         over = true;
+        this.renaming = false;
         if (keep && input.value.trim()) this.actions.rename(conversation, input.value.trim());
         else this.draw();
       };
@@ -60,6 +64,7 @@ export class Sidebar {
         if (event.key === "Escape") end(false);
       });
       input.addEventListener("blur", () => end(true));
+      this.renaming = true;
       item.replaceChildren(input);
       input.select();
     };

@@ -28,6 +28,7 @@ async function run(mode, work) {
   return new Promise((resolve, reject) => {
     const transaction = database.transaction("conversations", mode);
     const asked = work(transaction.objectStore("conversations"));
+    transaction.commit?.(); // otherwise it is undone if the user closes the page now
     transaction.oncomplete = () => resolve(asked.result);
     transaction.onerror = () => reject(transaction.error);
     transaction.onabort = () => reject(transaction.error);

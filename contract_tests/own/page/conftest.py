@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from contract_tests.kit.server import OwnServer, Start
+from contract_tests.kit.server import SECONDS, OwnServer, Start
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -29,6 +29,7 @@ def browser() -> Iterator["Browser"]:
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip("there is no Chromium to test the page in: apt-get install chromium")
+    playwright.expect.set_options(timeout=1000 * SECONDS)
     with playwright.sync_playwright() as running:
         # Chromium's sandbox doesn't work as root in a container.
         browser = running.chromium.launch(executable_path=program, chromium_sandbox=False)

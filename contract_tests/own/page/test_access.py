@@ -1,12 +1,12 @@
 """Access to the page: keys, prefixes, routers, phones, keyboards, screen readers."""
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from contract_tests.kit.server import OwnServer, Start
-from contract_tests.own.page.visits import TALKING, Visit
+from contract_tests.own.page.visits import TALKING, Visit, expect
 from tools.models.zoo import CHAT, OTHER_CHAT, Zoo
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 KEY = "a-key-of-the-tests"
 
-_STORED = """async () => {
+_KEPT_FOR_THE_TAB = """async (key) => {
   const databases = await indexedDB.databases();
   const rows = await Promise.all(databases.map(({ name }) => new Promise((resolve) => {
     indexedDB.open(name).onsuccess = ({ target: { result } }) => {
@@ -22,7 +22,9 @@ _STORED = """async () => {
       all.onsuccess = () => resolve(all.result);
     };
   })));
-  return JSON.stringify([{ ...localStorage }, rows, document.cookie]);
+  const stored = JSON.stringify([{ ...localStorage }, rows, document.cookie]);
+  if (stored.includes(key)) throw new Error("the key is stored");
+  return stored.includes("Welcome.") && Object.values(sessionStorage).includes(key);
 }"""
 
 
@@ -35,15 +37,13 @@ def test_the_key_is_asked_for(own_server: Start, visit: Visit) -> None:
     dialog.get_by_role("button", name="Use this key").click()
     visit.find("dialog", has_text="The server rejected this key").wait_for()
     dialog.get_by_label("Key").fill(KEY)
-    visit.page.keyboard.press("Enter")
+    dialog.get_by_label("Key").press("Enter")
     visit.ready()
     visit.script([{"content": "Welcome."}])
     assert visit.ask("Hello") == "Welcome."
-    assert KEY in visit.page.evaluate("JSON.stringify({ ...sessionStorage })")
-    assert KEY not in visit.page.evaluate(_STORED)
-    visit.page.reload()
-    visit.ready()
-    assert dialog.count() == 0
+    visit.page.wait_for_function(_KEPT_FOR_THE_TAB, arg=KEY)
+    visit.reload()
+    expect(dialog).to_have_count(0)
 
 
 def test_without_a_key_it_says_so(own_server: Start, visit: Visit) -> None:
@@ -57,7 +57,7 @@ def test_without_a_key_it_says_so(own_server: Start, visit: Visit) -> None:
 def test_below_a_prefix(own_server: Start, visit: Visit) -> None:
     server = own_server("--api-prefix", "/llm")
     visit.open(server.url, custom=TALKING, max_tokens=8)
-    assert visit.page.url.endswith("/llm/")
+    visit.page.wait_for_url("**/llm/")
     assert visit.ask("Hello")
 
 
@@ -70,10 +70,10 @@ def test_settings_of_the_operator(own_server: Start, visit: Visit) -> None:
     visit.ask("Hello")
     assert bodies[0]["messages"][0] == {"role": "system", "content": "Be brief."}
     assert bodies[0]["temperature"] == 0.25
-    assert visit.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    expect(visit.find("html")).to_have_attribute("data-theme", "dark")
     visit.click("Settings")
     visit.page.get_by_label("Temperature").fill("1.5")
-    visit.click("Close")
+    visit.close_settings()
     visit.ask("Again")
     assert bodies[1]["temperature"] == 1.5
 
@@ -90,6 +90,7 @@ def router(browser: "Browser", module_server: Start, zoo: Zoo) -> OwnServer:
 def _choose(visit: Visit, name: str) -> None:
     visit.find(".picker").click()
     visit.page.get_by_role("button", name=re.compile(rf"^{name} ")).click()
+    expect(visit.find(".picker .model-name")).to_have_text(name)
 
 
 def test_models_are_chosen_and_loaded(visit: Visit, router: OwnServer) -> None:
@@ -101,14 +102,15 @@ def test_models_are_chosen_and_loaded(visit: Visit, router: OwnServer) -> None:
     row.get_by_role("button", name=f"Unload {CHAT}").wait_for()
     row.locator(".dot.loaded").wait_for()
     visit.page.keyboard.press("Escape")
+    expect(row).to_be_hidden()
     visit.find(".picker .dot.loaded").wait_for()
     assert visit.ask("Hello")
-    assert CHAT in visit.answered().locator(".facts").inner_text()
+    expect(visit.answered().locator(".facts")).to_contain_text(CHAT)
 
     _choose(visit, OTHER_CHAT)
     visit.expected.append("status of 400")
     visit.say("Hello")
-    assert OTHER_CHAT in visit.answered().locator(".error").inner_text()
+    expect(visit.answered().locator(".error")).to_contain_text(OTHER_CHAT)
 
     visit.click("Server")
     section = visit.page.get_by_role("region", name=CHAT, exact=True)
@@ -132,21 +134,19 @@ def test_the_server(visit: Visit, plain: OwnServer) -> None:
     visit.ask("Hello")
     visit.click("Server")
     tiles = visit.find(".tile").filter(has_text="KV cache")
-    tiles.wait_for()
-    assert re.search(r"\d+ %", tiles.inner_text())
-    slots = visit.find(".card", has_text="Slots").locator("tbody tr")
-    slots.nth(1).wait_for()  # from another operation than the tiles
-    assert slots.count() == 2
+    expect(tiles).to_contain_text(re.compile(r"\d+ %"))
+    slots = visit.find(".card", has_text="Slots")
+    expect(slots.locator("tbody tr")).to_have_count(2)
+    expect(slots).to_contain_text("new")
     visit.find(".card", has_text="Queue").get_by_text("No request waits.").wait_for()
-    assert "new" in visit.find(".card", has_text="Slots").inner_text()
     misses = visit.find(".card", has_text="Prompt tokens that were not cached")
-    assert "it is new" in misses.inner_text()
-    visit.find(".histogram").nth(3).wait_for()
+    expect(misses).to_contain_text("it is new")
+    expect(visit.find(".histogram")).to_have_count(4)
     first = visit.find(".histogram", has_text="Time to the first token")
-    assert "median" in first.inner_text()
-    assert visit.find(".histogram").count() == 4
+    expect(first).to_contain_text("median")
+    expect(visit.find(".message.assistant")).to_be_hidden()
     visit.click("Chat")
-    assert visit.find(".message.assistant").is_visible()
+    expect(visit.find(".message.assistant")).to_be_visible()
 
 
 def test_options_that_are_off(own_server: Start, visit: Visit) -> None:
@@ -167,84 +167,75 @@ def test_a_phone(visit: Visit, plain: OwnServer) -> None:
     wide = "word" * 60
     visit.script([{"content": f"{wide}\n\n```\n{wide}\n```\n\n|{'a|' * 30}\n|{'-|' * 30}\n"}])
     visit.ask(wide)
-    for tab in ("Server", "Chat"):
+    for tab, last in (("Server", ".histogram"), ("Chat", ".message.assistant table")):
         visit.click(tab)
-        visit.find(f"#{tab.lower()}").wait_for()
-        width = visit.page.evaluate("document.documentElement.scrollWidth")
-        assert width <= 360, tab
+        visit.find(last).last.wait_for()
+        visit.fits(360)
     visit.page.get_by_role("button", name="Delete from here on").last.click()
     visit.page.get_by_label("Message", exact=True).fill("next")
     visit.page.get_by_role("button", name="Send", exact=True).click(trial=True)  # not covered
     visit.click("Undo")
     visit.page.get_by_label("Message", exact=True).fill("")
-    assert not visit.find("#sidebar").is_visible()
+    expect(visit.find("#sidebar")).to_be_hidden()
     visit.click("Conversations")
-    visit.find("#sidebar").wait_for()
-    visit.page.get_by_role("button", name="New chat").click()
-    visit.find("#sidebar").wait_for(state="hidden")
-    assert visit.find(".message").count() == 0
+    expect(visit.find("#sidebar")).to_be_visible()
+    visit.new_chat()
+    expect(visit.find("#sidebar")).to_be_hidden()
 
 
 def test_the_keyboard(visit: Visit, plain: OwnServer) -> None:
     visit.open(plain.url)
     visit.script([{"content": "ok"}])
-    assert visit.page.evaluate("document.activeElement.id") == "prompt"
+    expect(visit.find("#prompt")).to_be_focused()
     visit.page.keyboard.type("one")
     visit.page.keyboard.press("Shift+Enter")
     visit.page.keyboard.type("two")
     visit.page.keyboard.press("Enter")
+    expect(visit.find("#prompt")).to_have_value("")
     visit.answered()
-    assert visit.find(".message.user .text").inner_text() == "one\ntwo"
+    expect(visit.find(".message.user .text")).to_have_text(re.compile("^one\ntwo$"))
     visit.page.keyboard.press("Control+Shift+O")
-    assert visit.find(".message").count() == 0
+    expect(visit.find(".message")).to_have_count(0)
     visit.page.keyboard.press("Control+K")
+    expect(visit.find("#sidebar input")).to_be_focused()
     visit.page.keyboard.type("one")
-    visit.find(".conversation").wait_for()  # fails if there is more than one
+    expect(visit.find(".conversation")).to_have_text(["one"])
     visit.page.keyboard.press("Tab")
+    expect(visit.find(".conversation")).to_be_focused()
     visit.page.keyboard.press("Enter")
-    assert visit.find(".message").count() == 2
-
-
-def _accessible(visit: Visit, where: str) -> None:
-    from axe_playwright_python.sync_playwright import Axe
-
-    found: Any = Axe().run(visit.page).response["violations"]
-    wrong = [
-        f"{each['id']}: {node['target']} {node.get('failureSummary')}"
-        for each in found
-        for node in each["nodes"]
-    ]
-    assert not wrong, where
+    expect(visit.find(".message")).to_have_count(2)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 360])
 def test_accessibility(theme: str, width: int, visit: Visit, plain: OwnServer) -> None:
     """The page follows axe's rules for contrast, names, roles and landmarks."""
-    pytest.importorskip("axe_playwright_python")
     visit.page.set_viewport_size({"width": width, "height": 700})
     visit.open(plain.url, theme=theme)
-    _accessible(visit, "empty conversation")
+    visit.accessible("empty conversation")
     text = "# Title\n\n**Bold** [link](https://example.com) `code`\n\n```python\nx = 'a' # b\n```\n"
     table = "\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- [x] done\n\n$$x^2$$\n"
     call = {"index": 0, "id": "1", "function": {"name": "f", "arguments": "{}"}}
     visit.script([{"reasoning_content": "Hm."}, {"content": text + table}, {"tool_calls": [call]}])
     visit.say("Show me")
     visit.answered().locator(".katex-display").wait_for()
-    _accessible(visit, "an answer")
+    visit.accessible("an answer")
     visit.click("Delete from here on")
     visit.find(".notice").wait_for()
-    _accessible(visit, "after a deletion")
+    visit.accessible("after a deletion")
     visit.click("Undo")
     visit.find(".katex-display").wait_for()
     visit.find(".picker").click()
-    _accessible(visit, "the models")
+    visit.find(".model-row").wait_for()
+    visit.accessible("the models")
     visit.page.keyboard.press("Escape")
+    expect(visit.find(".model-row")).to_be_hidden()
     visit.click("Server")
     visit.find(".histogram").first.wait_for()
-    _accessible(visit, "the server")
+    visit.accessible("the server")
     visit.click("Settings")
-    _accessible(visit, "the settings")
+    visit.find("#settings-title").wait_for()
+    visit.accessible("the settings")
     visit.click("Delete all")
     visit.page.get_by_role("alertdialog").wait_for()
-    _accessible(visit, "a question")
+    visit.accessible("a question")

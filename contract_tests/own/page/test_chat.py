@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from contract_tests.kit.server import OwnServer, Start
-from contract_tests.own.page.visits import TALKING, Visit
+from contract_tests.own.page.visits import TALKING, Visit, expect
 
 if TYPE_CHECKING:
     from playwright.sync_api import Route
@@ -29,38 +29,81 @@ TOOL = {
 def test_an_answer(visit: Visit, plain: OwnServer) -> None:
     visit.open(plain.url, custom=TALKING, max_tokens=24)
     assert visit.ask("Tell me about llamas.")
-    facts = visit.answered().locator(".facts").inner_text()
-    assert "specllama-tiny" in facts
-    assert "24 tokens" in facts
-    assert "tokens/s" in facts
-    assert "cut off" in facts
-    usage = visit.find(".usage").inner_text()
-    assert "of 4.1K tokens" in usage
-    assert "% of the prompt cached" in usage
-    assert visit.find(".conversation").all_inner_texts() == ["Tell me about llamas."]
+    facts = visit.answered().locator(".facts")
+    for part in ("specllama-tiny", "24 tokens", "tokens/s", "cut off"):
+        expect(facts).to_contain_text(part)
+    for part in ("of 4.1K tokens", "% of the prompt cached"):
+        expect(visit.find(".usage")).to_contain_text(part)
+    expect(visit.find(".conversation")).to_have_text(["Tell me about llamas."])
 
 
 def test_conversations_stay(visit: Visit, plain: OwnServer) -> None:
     visit.open(plain.url, custom=TALKING, max_tokens=8)
     first = visit.ask("One")
-    visit.click("New chat")
-    assert visit.find(".message").count() == 0
+    visit.new_chat()
     visit.ask("Another")
-    visit.page.reload()
-    visit.find(".message").first.wait_for()
-    assert visit.find(".message.user .text").all_inner_texts() == ["Another"]
-    visit.page.get_by_role("button", name="One", exact=True).click()
-    assert visit.find(".message.assistant .body").inner_text() == first
+    visit.reload()
+    expect(visit.find(".message.user .text")).to_have_text(["Another"])
+    visit.choose("One")
+    expect(visit.find(".message.assistant .body")).to_have_text([first])
 
     visit.find("#sidebar input").fill("anoth")
-    assert visit.find(".conversation").all_inner_texts() == ["Another"]
+    expect(visit.find(".conversation")).to_have_text(["Another"])
     visit.find("#sidebar input").fill("")
+    expect(visit.find(".conversation")).to_have_text(["Another", "One"])
     visit.find(".conversations li").first.hover()
     visit.page.get_by_role("button", name="Delete Another").click()
-    visit.find(".conversation", has_text="Another").wait_for(state="detached")
-    visit.page.reload()
-    visit.find(".conversation").wait_for()
-    assert visit.find(".conversation").all_inner_texts() == ["One"]
+    expect(visit.find(".conversation")).to_have_text(["One"])
+    visit.reload()
+    expect(visit.find(".conversation")).to_have_text(["One"])
+
+
+def test_the_last_action_is_stored(visit: Visit, plain: OwnServer) -> None:
+    """The page stores it even if the user closes the page at once."""
+    visit.open(plain.url)
+    visit.script([{"content": "first"}], [{"content": "second"}])
+    visit.ask("One")
+    visit.click("Generate again")
+    visit.says("second")
+    visit.page.evaluate(
+        """addEventListener("pagehide", () =>
+             document.querySelector("[aria-label='Previous branch']").click())"""
+    )
+    visit.reload()
+    visit.says("first")
+
+
+_REDRAW = "document.querySelector('#sidebar input').dispatchEvent(new Event('input'))"
+"""Draws the list of conversations again, as the page does when it has stored an answer."""
+
+
+def test_the_list_can_be_used_while_it_is_drawn(visit: Visit, plain: OwnServer) -> None:
+    visit.open(plain.url)
+    visit.script([{"content": "ok"}])
+    visit.ask("One")
+    visit.new_chat()
+    visit.ask("Another")
+    expect(visit.find(".conversation")).to_have_text(["Another", "One"])
+    visit.page.get_by_role("button", name="One", exact=True).hover()
+    visit.page.mouse.down()
+    visit.page.evaluate(_REDRAW)
+    visit.page.mouse.up()
+    expect(visit.find(".message.user .text")).to_have_text(["One"])
+
+    rename = visit.page.get_by_role("button", name="Rename Another")
+    rename.focus()
+    visit.page.evaluate(_REDRAW)
+    expect(rename).to_be_focused()
+    visit.page.keyboard.press("Enter")
+    title = visit.page.get_by_label("Title")
+    expect(title).to_be_focused()
+    title.fill("More")
+    visit.page.evaluate(_REDRAW)
+    expect(title).to_have_value("More")
+    visit.page.keyboard.press("Enter")
+    expect(visit.find(".conversation")).to_have_text(["More", "One"])
+    visit.reload()
+    expect(visit.find(".conversation")).to_have_text(["More", "One"])
 
 
 def test_a_deletion_can_be_undone(visit: Visit, plain: OwnServer) -> None:
@@ -69,13 +112,13 @@ def test_a_deletion_can_be_undone(visit: Visit, plain: OwnServer) -> None:
     visit.ask("One")
     visit.ask("Two")
     visit.page.get_by_role("button", name="Delete from here on").nth(2).click()
-    visit.find(".message").nth(2).wait_for(state="detached")
+    expect(visit.find(".message")).to_have_count(2)
     visit.click("Undo")
     visit.says("second")
-    assert visit.find(".message").count() == 4
+    expect(visit.find(".message")).to_have_count(4)
     # Messages from after the deletion stay, as a branch.
     visit.page.get_by_role("button", name="Delete from here on").nth(2).click()
-    visit.find(".message").nth(2).wait_for(state="detached")
+    expect(visit.find(".message")).to_have_count(2)
     assert visit.ask("Three") == "third"
     visit.click("Undo")
     visit.says("second")
@@ -84,41 +127,41 @@ def test_a_deletion_can_be_undone(visit: Visit, plain: OwnServer) -> None:
     visit.find(".conversations li").hover()
     visit.page.get_by_role("button", name="Delete One").click()
     visit.find("text=No conversations yet").wait_for()
-    assert visit.find(".message").count() == 0
+    expect(visit.find(".message")).to_have_count(0)
     visit.click("Undo")
     visit.says("second")
-    visit.page.reload()
+    visit.reload()
     visit.says("second")
-    assert visit.find(".message").count() == 4
+    expect(visit.find(".message")).to_have_count(4)
 
     # With the keyboard, the focus is kept, and the notice stays while it has the focus.
     visit.find(".conversation").focus()
     visit.page.keyboard.press("Tab")
     visit.page.keyboard.press("Tab")
+    expect(visit.page.get_by_role("button", name="Delete One")).to_be_focused()
     visit.page.keyboard.press("Enter")
     visit.find("text=No conversations yet").wait_for()
-    assert visit.page.evaluate("document.activeElement.textContent") == "Undo"
+    expect(visit.find(":focus")).to_have_text("Undo")
     visit.page.keyboard.press("Enter")
     visit.says("second")
-    assert visit.find(".notice", has_text="Deleted: One").count() == 0
+    expect(visit.find(".notice", has_text="Deleted: One")).to_have_count(0)
 
 
 def test_an_answer_goes_on_while_others_are_made(visit: Visit, plain: OwnServer) -> None:
     visit.open(plain.url, custom='{"ignore_eos": true}', max_tokens=-1)
     visit.say("Never end.")
     visit.find(".running .body", has_text=A_LOT).wait_for()
-    visit.click("New chat")
+    visit.new_chat()
     visit.say("Neither.")
     visit.find(".running .body", has_text=A_LOT).wait_for()
     visit.click("Stop")
     visit.answered()
-    visit.page.get_by_role("button", name="Never end.", exact=True).click()
+    visit.choose("Never end.")
     visit.find(".running .body", has_text=A_LOT).wait_for()
     visit.click("Stop")
-    said = visit.answered().locator(".body").inner_text()
-    visit.page.reload()
-    visit.find(".message").first.wait_for()
-    assert visit.find(".message.assistant .body").inner_text() == said
+    said = visit.answer()
+    visit.reload()
+    expect(visit.find(".message.assistant .body")).to_have_text([said], use_inner_text=True)
 
 
 def test_stop(visit: Visit, plain: OwnServer) -> None:
@@ -126,9 +169,9 @@ def test_stop(visit: Visit, plain: OwnServer) -> None:
     visit.say("Never end.")
     visit.find(".running .body", has_text=A_LOT).wait_for()
     visit.click("Stop")
-    assert "stopped" in visit.answered().locator(".facts").inner_text()
-    assert not any(slot["is_processing"] for slot in plain.wait_until_idle())
-    assert visit.page.get_by_role("button", name="Send", exact=True).count() == 1
+    expect(visit.answered().locator(".facts")).to_contain_text("stopped")
+    plain.wait_until_idle()
+    expect(visit.page.get_by_role("button", name="Send", exact=True)).to_be_visible()
 
 
 def test_branches(visit: Visit, plain: OwnServer) -> None:
@@ -138,16 +181,16 @@ def test_branches(visit: Visit, plain: OwnServer) -> None:
     visit.click("Generate again")
     visit.says("answer 1")
     assert bodies[1]["messages"] == [{"role": "user", "content": "first"}]
-    assert visit.find(".message.assistant .branches").inner_text() == "2/2"
+    expect(visit.find(".message.assistant .branches")).to_have_text("2/2")
     visit.click("Previous branch")
-    assert visit.find(".message.assistant .body").inner_text() == "answer 0"
+    visit.says("answer 0")
 
     visit.page.get_by_role("button", name="Edit", exact=True).click()
     visit.find(".edit-text").fill("second")
-    visit.page.keyboard.press("Control+Enter")
+    visit.find(".edit-text").press("Control+Enter")
     visit.says("answer 2")
     assert bodies[2]["messages"] == [{"role": "user", "content": "second"}]
-    assert visit.find(".message.user .branches").inner_text() == "2/2"
+    expect(visit.find(".message.user .branches")).to_have_text("2/2")
     visit.page.get_by_role("button", name="Previous branch").first.click()
     visit.says("answer 0")
 
@@ -160,9 +203,10 @@ def test_thoughts_are_folded(visit: Visit, plain: OwnServer) -> None:
     visit.script([{"reasoning_content": "Let me see."}, {"content": "It is 4."}])
     assert visit.ask("2 + 2?") == "It is 4."
     thoughts = visit.find(".assistant .thoughts-text")
-    assert not thoughts.is_visible()
+    expect(thoughts).to_have_text("Let me see.")
+    expect(thoughts).to_be_hidden()
     visit.find(".assistant .thoughts summary").click()
-    assert thoughts.inner_text() == "Let me see."
+    expect(thoughts).to_be_visible()
 
 
 def test_tool_calls(visit: Visit, plain: OwnServer) -> None:
@@ -173,8 +217,8 @@ def test_tool_calls(visit: Visit, plain: OwnServer) -> None:
     visit.open(plain.url, tools=json.dumps([TOOL]), custom=fields, max_tokens=200)
     visit.say("How is the weather?")
     answer = visit.answered()
-    assert answer.locator(".call code").inner_text() == "get_weather"
-    assert json.loads(answer.locator(".call pre").inner_text()) == {"unit": "celsius"}
+    expect(answer.locator(".call code")).to_have_text("get_weather")
+    expect(answer.locator(".call pre")).to_have_text('{ "unit": "celsius" }')
     bodies = visit.script([{"content": "It is warm."}])
     visit.page.get_by_label("Result of get_weather").fill("21 degrees")
     visit.click("Send the results")
@@ -196,9 +240,9 @@ def test_errors_are_shown(visit: Visit, plain: OwnServer) -> None:
     visit.open(plain.url, custom='{"temperature": "warm"}')
     visit.expected.append("status of 400")
     visit.say("Hello")
-    assert "temperature" in visit.answered().locator(".error").inner_text()
+    expect(visit.answered().locator(".error")).to_contain_text("temperature")
     visit.page.evaluate("localStorage['specllama.settings'] = '{\"custom\": \"{\"}'")
-    visit.page.reload()
+    visit.reload()
     visit.find(".error:visible").wait_for()
     visit.say("Hello")
     visit.find(".error", has_text="More fields in the settings is not JSON").wait_for()
@@ -211,7 +255,7 @@ def test_a_server_that_ends_is_reported(own_server: Start, visit: Visit) -> None
     visit.say("Never end.")
     visit.find(".running .body", has_text=A_LOT).wait_for()
     server.process.kill()
-    assert visit.answered().locator(".error").inner_text()
+    expect(visit.answered().locator(".error")).not_to_be_empty()
 
 
 def test_rich_text(visit: Visit, plain: OwnServer) -> None:
@@ -238,26 +282,44 @@ def f(): return "a"
     answer = visit.answered()
     answer.locator(".hljs-keyword").first.wait_for()
     answer.locator(".katex-display").wait_for()
-    assert answer.locator(".katex").count() == 3
-    assert "for $5 and $6." in answer.inner_text()
-    assert answer.locator("h1").inner_text() == "Title"
-    assert answer.locator("td").all_inner_texts() == ["1", "2"]
-    assert answer.locator(".code-head").inner_text().strip() == "python"
-    aligned = "getComputedStyle(document.querySelector('.body td:last-child')).textAlign"
-    assert visit.page.evaluate(aligned) == "right"
-    assert answer.locator("ol").get_attribute("start") == "3"
-    boxes = answer.get_by_role("checkbox").all()
-    assert [each.is_checked() for each in boxes] == [True, False]
+    expect(answer.locator(".katex")).to_have_count(3)
+    expect(answer).to_contain_text("for $5 and $6.")
+    expect(answer.locator("h1")).to_have_text("Title")
+    expect(answer.locator("td")).to_have_text(["1", "2"])
+    expect(answer.locator(".code-head")).to_have_text("python")
+    expect(answer.locator("td").last).to_have_css("text-align", "right")
+    expect(answer.locator("ol")).to_have_attribute("start", "3")
+    boxes = answer.get_by_role("checkbox")
+    expect(boxes).to_have_count(2)
+    expect(boxes.first).to_be_checked()
+    expect(boxes.last).not_to_be_checked()
     # The server has KaTeX's fonts.
-    loaded = visit.page.evaluate(
-        """document.fonts.ready.then(() => [...document.fonts]
-             .filter((each) => each.status === "loaded").map((each) => each.family))"""
+    visit.page.wait_for_function(
+        """() => [...document.fonts].some(
+             (each) => each.family === "KaTeX_Main" && each.status === "loaded")"""
     )
-    assert "KaTeX_Main" in loaded
     visit.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     visit.click("Copy the code")
-    copied = visit.page.evaluate("navigator.clipboard.readText()")
-    assert copied.strip() == 'def f(): return "a"'
+    visit.page.wait_for_function(
+        "async (text) => (await navigator.clipboard.readText()).trim() === text",
+        arg='def f(): return "a"',
+    )
+
+
+def test_a_message_is_busy_until_it_is_drawn(visit: Visit, plain: OwnServer) -> None:
+    """Screen readers wait for its formulas as well."""
+    visit.open(plain.url)
+    held: list[Route] = []
+    visit.page.route("**/katex.min.js", lambda route: held.append(route))
+    visit.script([{"content": "$x^2$"}])
+    with visit.page.expect_request("**/katex.min.js"):
+        visit.say("Show me")
+    answer = visit.find(".message.assistant")
+    expect(answer.locator(".facts")).to_be_visible()
+    expect(answer).to_have_attribute("aria-busy", "true")
+    held.pop().continue_()
+    expect(answer).to_have_attribute("aria-busy", "false")
+    expect(answer.locator(".katex")).to_be_visible()
 
 
 def test_a_prompt_that_takes_long(visit: Visit, plain: OwnServer) -> None:
@@ -289,41 +351,45 @@ def test_a_prompt_that_takes_long(visit: Visit, plain: OwnServer) -> None:
     )
     visit.say("A long text")
     bar = visit.find(".assistant .progress progress")
-    bar.wait_for()
-    assert bar.get_attribute("max") == "2000"
-    assert "1K of 2K tokens, 500 of them cached" in visit.find(".assistant .progress").inner_text()
+    expect(bar).to_have_attribute("max", "2000")
+    state = visit.find(".assistant .progress")
+    expect(state).to_contain_text("1K of 2K tokens, 500 of them cached")
+    expect(state).to_be_visible()
     visit.page.evaluate("go()")
-    assert visit.answered().locator(".body").inner_text() == "There."
-    assert not visit.find(".progress:visible").count()
+    assert visit.answer() == "There."
+    expect(state).to_be_hidden()
 
 
 def test_export_and_import(visit: Visit, plain: OwnServer, tmp_path: Path) -> None:
     visit.open(plain.url)
     visit.script([{"content": "kept"}])
     visit.ask("Keep this")
+    expect(visit.find(".conversation")).to_have_text(["Keep this"])
     visit.export_all(tmp_path / "all.json")
     visit.click("Delete all")
     visit.page.get_by_role("alertdialog", name="Delete 1 conversation?").wait_for()
     visit.click("Cancel")
-    visit.page.get_by_role("alertdialog").wait_for(state="detached")
-    assert visit.find(".conversation").all_inner_texts() == ["Keep this"]
+    expect(visit.page.get_by_role("alertdialog")).to_have_count(0)
+    expect(visit.find(".conversation")).to_have_text(["Keep this"])
     visit.delete_all()
     visit.import_from(tmp_path / "all.json")
     visit.find("text=1 conversation imported").wait_for()
-    visit.page.get_by_role("button", name="Keep this", exact=True).click()
-    assert visit.find(".message.assistant .body").inner_text() == "kept"
+    visit.choose("Keep this")
+    expect(visit.find(".message.assistant .body")).to_have_text(["kept"])
 
 
 def test_files(visit: Visit, plain: OwnServer, tmp_path: Path) -> None:
     """A text is added to the message; an image only if the model has image input."""
-    text, image = tmp_path / "notes.md", tmp_path / "dot.png"
+    text, image, film = tmp_path / "notes.md", tmp_path / "dot.png", tmp_path / "film.mp4"
+    film.write_bytes(b"film")
     text.write_text("Llamas carry wool.")
     image.write_bytes(b"\x89PNG\r\n\x1a\n")
     visit.open(plain.url)
     bodies = visit.script([{"content": "ok"}])
     picker = visit.find("input[type=file]")
-    picker.set_input_files([text, image])
+    picker.set_input_files([text, image, film])
     visit.find("text=dot.png: this model doesn't support images").wait_for()
+    visit.find("text=film.mp4: videos are not supported").wait_for()
     visit.find(".composer .file >> text=notes.md").wait_for()
     visit.ask("Sum it up")
     [sent] = bodies[0]["messages"]
@@ -335,10 +401,10 @@ def test_files(visit: Visit, plain: OwnServer, tmp_path: Path) -> None:
         route.fulfill(json=response.json() | {"modalities": modalities})
 
     visit.page.route("**/props*", seeing)
-    visit.page.reload()
+    visit.reload()
     visit.page.get_by_role("button", name="Add files: texts, PDFs, images, sounds").wait_for()
     visit.expected.append("dot.png")  # only its first bytes are those of an image
-    visit.click("New chat")
+    visit.new_chat()
     visit.find("input[type=file]").set_input_files([image])
     visit.find(".composer .file.image").wait_for()
     visit.ask("What is this?")
@@ -365,6 +431,7 @@ def test_files_that_are_dropped_or_pasted(visit: Visit, plain: OwnServer) -> Non
         visit.page.evaluate(_HANDED, how)
         visit.find(".composer .file", has_text=f"{how}.txt").wait_for()
     visit.page.get_by_role("button", name="Remove paste.txt").click()
+    expect(visit.find(".composer .file")).to_have_count(1)
     visit.ask("Sum it up")
     [sent] = bodies[0]["messages"]
     assert sent["content"] == "File drop.txt:\n\nLlamas carry wool.\n\nSum it up"

@@ -1,13 +1,14 @@
 """Texts that would run code in the page if it treated them as more than texts."""
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from contract_tests.kit.server import OwnServer
-from contract_tests.own.page.visits import Visit
+from contract_tests.own.page.visits import Visit, expect
 
 if TYPE_CHECKING:
     from playwright.sync_api import Route
@@ -50,7 +51,8 @@ _FOREIGN = """() => {
 
 
 def check(visit: Visit) -> None:
-    """Checks that nothing foreign is in the page, now and after all pending work."""
+    """Checks that nothing foreign is in the page, after all pending work."""
+    visit.drawn()
     visit.page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
     assert visit.page.evaluate(_FOREIGN) == []
 
@@ -61,16 +63,15 @@ def test_texts_of_a_model(visit: Visit, plain: OwnServer) -> None:
     visit.script([{"reasoning_content": HOSTILE}, *parts])
     visit.say(HOSTILE)
     answer = visit.answered()
-    answer.locator(".katex, .hljs-tag, code.tex").first.wait_for()
+    answer.locator(".hljs-tag").first.wait_for()
+    answer.locator(".katex").first.wait_for()
     check(visit)
     # The text itself is readable.
-    assert "window.hit = 1" in answer.inner_text()
-    links = answer.locator("a").all()
-    assert all(link.get_attribute("rel") == "noopener noreferrer nofollow" for link in links)
-    assert {link.get_attribute("href") for link in links} <= {
-        None,
-        "https://attacker.example/pixel.png?secret",
-    }
+    expect(answer).to_contain_text("window.hit = 1")
+    image = "[href='https://attacker.example/pixel.png?secret']"
+    expect(answer.locator(f"a{image}")).to_have_count(1)
+    expect(answer.locator(f"a[href]:not({image})")).to_have_count(0)
+    expect(answer.locator("a:not([rel='noopener noreferrer nofollow'])")).to_have_count(0)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -87,7 +88,7 @@ def test_tools(visit: Visit, plain: OwnServer) -> None:
     visit.script([{"tool_calls": [{"index": 0, "id": HOSTILE, "function": function}]}])
     visit.say("Now")
     answer = visit.answered()
-    assert answer.locator(".call summary code").inner_text().startswith("<script>")
+    expect(answer.locator(".call summary code")).to_have_text(re.compile("^<script>"))
     check(visit)
 
 
@@ -102,8 +103,10 @@ def test_names_of_models(visit: Visit, plain: OwnServer) -> None:
     visit.open(plain.url)
     visit.script([{"content": "ok"}])
     visit.find(".picker").click()
+    expect(visit.find(".model-row:visible")).to_have_count(2)
     check(visit)
     visit.page.keyboard.press("Escape")
+    expect(visit.find(".model-row:visible")).to_have_count(0)
     visit.ask("Now")
     visit.page.goto(f"{plain.url}/#server")
     visit.find(".card th", has_text="window.hit").first.wait_for()
@@ -118,14 +121,8 @@ def test_messages_of_errors(visit: Visit, plain: OwnServer) -> None:
         lambda route: route.fulfill(status=400, json={"error": {"message": HOSTILE}}),
     )
     visit.say("Now")
-    assert "<script>" in visit.answered().locator(".error").inner_text()
+    expect(visit.answered().locator(".error")).to_contain_text("<script>")
     check(visit)
-
-
-def _imported(visit: Visit, path: Path, content: str) -> None:
-    path.write_text(content)
-    visit.import_from(path)
-    visit.find(".notice").last.wait_for()
 
 
 def test_imported_conversations(visit: Visit, plain: OwnServer, tmp_path: Path) -> None:
@@ -153,14 +150,16 @@ def test_imported_conversations(visit: Visit, plain: OwnServer, tmp_path: Path) 
     }
     document = {"kind": "specllama-conversations", "conversations": [conversation, None, 5, {}]}
     visit.open(plain.url)
-    _imported(visit, tmp_path / "a.json", json.dumps(document).replace("Infinity", "1e400"))
-    assert visit.find(".notice").last.inner_text() == "2 conversations imported"
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(document).replace("Infinity", "1e400"))
+    visit.import_from(file)
+    expect(visit.find(".notice")).to_have_text(["2 conversations imported"])
     visit.find(".conversation", has_text="script").click()
-    assert visit.find(".message").count() == 3
-    assert visit.find(".message .file").count() == 1
+    expect(visit.find(".message")).to_have_count(3)
+    expect(visit.find(".message .file")).to_have_count(1)
     check(visit)
-    visit.page.reload()
-    visit.find(".message").first.wait_for()
+    visit.reload()
+    expect(visit.find(".message")).to_have_count(3)
     check(visit)
     assert visit.page.evaluate("({}).role ?? null") is None
 
@@ -172,8 +171,27 @@ def test_other_files_are_refused(
     content: str, visit: Visit, plain: OwnServer, tmp_path: Path
 ) -> None:
     visit.open(plain.url)
-    _imported(visit, tmp_path / "a.json", content)
-    assert visit.find(".notice").last.inner_text().startswith("Import failed: the file")
+    file = tmp_path / "a.json"
+    file.write_text(content)
+    visit.import_from(file)
+    expect(visit.find(".notice")).to_have_text([re.compile("^Import failed: the file")])
+
+
+_ATTEMPTS = """() => new Promise((resolve) => setTimeout(async () => {
+  const refused = [];
+  const attempt = async (name, act) => { try { await act(); } catch { refused.push(name); } };
+  const html = "<img src=x onerror='hit = 1'>";
+  await attempt("innerHTML", () => { document.body.innerHTML += html; });
+  await attempt("a script's text", () => {
+    const script = document.createElement("script");
+    script.textContent = "window.hit = 1";
+    document.body.append(script);
+  });
+  await attempt("another policy", () => trustedTypes.createPolicy("mine", {}));
+  await attempt("eval", () => window["ev" + "al"]("window.hit = 1"));
+  await attempt("fetch", () => fetch("https://attacker.example/"));
+  resolve({ refused, hit: window.hit ?? null });
+}))"""
 
 
 def test_the_policy_holds(visit: Visit, plain: OwnServer) -> None:
@@ -181,27 +199,13 @@ def test_the_policy_holds(visit: Visit, plain: OwnServer) -> None:
     makes each attempt fail."""
     visit.open(plain.url)
     # Run later, because the browser's debugger may do more than a page.
-    done = visit.page.evaluate(
-        """() => new Promise((resolve) => setTimeout(() => {
-          const refused = [];
-          const attempt = (name, act) => { try { act(); } catch { refused.push(name); } };
-          const html = "<img src=x onerror='hit = 1'>";
-          attempt("innerHTML", () => { document.body.innerHTML += html; });
-          attempt("a script's text", () => {
-            const script = document.createElement("script");
-            script.textContent = "window.hit = 1";
-            document.body.append(script);
-          });
-          attempt("another policy", () => trustedTypes.createPolicy("mine", {}));
-          attempt("eval", () => window["ev" + "al"]("window.hit = 1"));
-          resolve({ refused, hit: window.hit ?? null });
-        }))"""
-    )
+    done = visit.page.evaluate(_ATTEMPTS)
     assert done["hit"] is None
-    assert set(done["refused"]) >= {"innerHTML", "another policy", "eval"}
-    fetched = visit.page.evaluate(
-        "fetch('https://attacker.example/').then(() => 'loaded', () => 'refused')"
+    assert set(done["refused"]) >= {"innerHTML", "another policy", "eval", "fetch"}
+    # That of the fetch is the last one. Browsers report the others differently.
+    visit.page.wait_for_function(
+        """() => window.violations.length >= 3
+             && window.violations.some((each) => each.startsWith("connect-src"))"""
     )
-    assert fetched == "refused"
-    assert visit.page.evaluate("window.violations.splice(0).length") >= 3
+    visit.page.evaluate("window.violations.splice(0)")
     visit.expected.append("")
