@@ -10,7 +10,9 @@ from starlette.types import ASGIApp
 
 from specllama.engine.catalog.catalog import Catalog
 from specllama.handlers.binding.application import serve_description
+from specllama.handlers.binding.vertex import check_routes
 from specllama.handlers.description import description_path
+from specllama.handlers.http.description import bundled
 from specllama.handlers.http.log_fields import WithTraceId
 from specllama.handlers.options import ServerOptions
 from specllama.handlers.running.runtime import OWN_PARTS, ServerParts, lifespan
@@ -31,6 +33,8 @@ def create_app(
 
     @asynccontextmanager
     async def states(_: Any) -> AsyncIterator[dict[str, Any]]:
+        if options.vertex.is_on():
+            check_routes(options.vertex, bundled(description_path())["paths"])
         async with lifespan(options, catalog, on_fatal, parts) as runtime:
             if runtime.tracer is not None:
                 for handler in logging.getLogger().handlers:

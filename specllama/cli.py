@@ -98,7 +98,7 @@ def _run(options: ServerOptions, argv: Sequence[str]) -> int:
     catalog = open_catalog(options.model, options.router, given(argv, os.environ), remote)
     try:
         http = options.http
-        with Listeners(http.hosts(), http.port, reuse_port=http.reuse_port) as listeners:
+        with Listeners(http.hosts(), options.port(), reuse_port=http.reuse_port) as listeners:
             return _serve(options, catalog, listeners)
     except ListenError as error:
         return _fail(str(error))
@@ -117,6 +117,8 @@ def _remote_preset(options: ServerOptions) -> "RemotePreset | None":
 def _serve(options: ServerOptions, catalog: "Catalog", listeners: "Listeners") -> int:
     if (first := catalog.first()) is not None:
         _begin_to_load(first, options)
+    else:
+        head_start.withdraw()
     with deferred_imports():
         from specllama.serve import ServeError, serve
     scheme = "https" if options.http.ssl_cert_file else "http"
@@ -139,8 +141,8 @@ def _serve(options: ServerOptions, catalog: "Catalog", listeners: "Listeners") -
 
 
 def _begin_to_load(entry: "CatalogEntry", options: ServerOptions) -> None:
-    """Starts the engine process, which loads the model while this process imports the server. If
-    the model has to be measured first, the process does that, later."""
+    """Lets an engine process load the model while this process imports the server. If the model has
+    to be measured first, the process does that, later."""
     from specllama.engine.wire.framing import frame
     from specllama.engine.wire.requests import Load
 

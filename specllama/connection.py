@@ -172,7 +172,11 @@ class Connection(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._read_without_upgrade(bytes(data[upgrade.args[0] :]))
+            rest = bytes(data[upgrade.args[0] :])
+            if self._is_handshake():
+                self._become_websocket(rest)
+            else:
+                self._read_without_upgrade(rest)
             return
         except httptools.HttpParserError as error:
             self._refuse_unreadable(error)
@@ -186,6 +190,32 @@ class Connection(HttpToolsProtocol):
         elif self._in_head and not self._head_timed:
             self._head_timed = True
             self._arm(self._limits.head)
+
+    def _is_handshake(self) -> bool:
+        """Whether the request is the handshake of a WebSocket, and no earlier one is answered."""
+        from specllama.websocket import is_handshake  # imports a library that few servers need
+
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        idle = self._running is None or self._running.response_complete
+        return idle and is_handshake(method, version, self.headers)
+
+    def _become_websocket(self, rest: bytes) -> None:
+        """Gives the connection to the protocol of WebSockets. `rest` follows the handshake."""
+        from specllama.websocket import WebSocketConnection
+
+        protocol = WebSocketConnection(
+            self.config, self.server_state, self.app_state, stall=self._stall
+        )
+        try:
+            protocol.begin(self.transport, self.url, self.headers)
+        except httptools.HttpParserInvalidURLError as error:
+            self._refuse_unreadable(error)
+            return
+        self._unset_keepalive_if_required()
+        self.connections.discard(self)
+        self.transport.set_protocol(protocol)
+        if rest:
+            protocol.data_received(rest)
 
     def _read_without_upgrade(self, rest: bytes) -> None:
         """Reads the request again without its `Upgrade`. Otherwise the parser would treat the bytes

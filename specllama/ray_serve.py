@@ -191,7 +191,7 @@ class Ingress:
         options = deployment.server
         logs.configure(options.log)
         self._supervisors: dict[str, Supervisor] = {}  # by the name of the deployment
-        self._listeners = Listeners(options.http.hosts(), options.http.port, reuse_port=True)
+        self._listeners = Listeners(options.http.hosts(), options.port(), reuse_port=True)
         self._scheme = "https" if options.http.ssl_cert_file else "http"
         self._prefix = options.http.api_prefix
         listening = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Stored responses and quotas of a small cluster, in the memory of one actor of Ray.
+"""Stored responses, conversations and quotas of a small cluster, in the memory of one actor of Ray.
 
 The actor outlives ingresses and deployments, but not its machine: what has to survive that belongs
 into Redis (`--responses-db redis://...`, `--quota-store redis://...`).
@@ -17,6 +17,7 @@ from specllama.handlers.running.response_store import (
     ClaimedResponse,
     Item,
     ResponseStore,
+    StoredConversation,
     StoredResponse,
 )
 from specllama.handlers.running.sqlite_responses import SqliteResponses
@@ -115,9 +116,16 @@ class ActorResponses(_Remote):
         *,
         claim: float = 0.0,
         if_claimed: bool = False,
+        append_to: str = "",
     ) -> bool:
         saved: bool = await self._call(
-            "save", owner, response, list(input), claim=claim, if_claimed=if_claimed
+            "save",
+            owner,
+            response,
+            list(input),
+            claim=claim,
+            if_claimed=if_claimed,
+            append_to=append_to,
         )
         return saved
 
@@ -137,6 +145,35 @@ class ActorResponses(_Remote):
 
     async def item(self, owner: str, id: str) -> Item | None:
         found: Item | None = await self._call("item", owner, id)
+        return found
+
+    async def create(
+        self, owner: str, conversation: schemas.ConversationObject, items: Sequence[Item]
+    ) -> None:
+        await self._call("create", owner, conversation, list(items))
+
+    async def conversation(self, owner: str, id: str) -> StoredConversation | None:
+        found: StoredConversation | None = await self._call("conversation", owner, id)
+        return found
+
+    async def update(self, owner: str, conversation: schemas.ConversationObject) -> bool:
+        is_there: bool = await self._call("update", owner, conversation)
+        return is_there
+
+    async def append(self, owner: str, id: str, items: Sequence[Item]) -> bool:
+        is_there: bool = await self._call("append", owner, id, list(items))
+        return is_there
+
+    async def remove_item(self, owner: str, id: str, item: str) -> bool:
+        is_there: bool = await self._call("remove_item", owner, id, item)
+        return is_there
+
+    async def delete_conversation(self, owner: str, id: str) -> bool:
+        deleted: bool = await self._call("delete_conversation", owner, id)
+        return deleted
+
+    async def secret(self, candidate: bytes) -> bytes:
+        found: bytes = await self._call("secret", candidate)
         return found
 
     async def check(self) -> None:

@@ -102,7 +102,10 @@ class ApiServer(Server):
             app,
             http=connection,
             lifespan="on",
-            ws="none",
+            ws="none",  # `Connection` makes the protocol of a WebSocket itself
+            ws_max_size=options.http.max_body_size << 20,
+            ws_per_message_deflate=False,
+            ws_ping_timeout=options.http.timeout,
             log_config=None,
             server_header=False,
             access_log=False,  # handlers.http.request_log logs more, but not the query

@@ -100,6 +100,9 @@ class Gathering(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._transport.get_extra_info(name, default)
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._transport.set_protocol(protocol)
+
     def pause_reading(self) -> None:
         self._transport.pause_reading()
 

@@ -236,9 +236,9 @@ def port(environ: Mapping[str, str]) -> Check:
         options = parse([], environ)
     except OptionError as error:
         return Check("environment", "fault", str(error), {})
-    data = {"hosts": options.http.hosts(), "port": options.http.port}
+    data = {"hosts": options.http.hosts(), "port": options.port()}
     try:
-        with Listeners(options.http.hosts(), options.http.port) as listeners:
+        with Listeners(options.http.hosts(), options.port()) as listeners:
             text = f"{', '.join(listeners.urls('http', options.http.api_prefix))} is free"
     except ListenError as error:
         return Check("port", "fault", f"{error}; choose another one with --port", data)

@@ -54,10 +54,11 @@ def main(argv: Sequence[str]) -> int:
 def own_url(environ: Mapping[str, str]) -> str:
     """Returns the URL of a server that is started with options from variables only. Raises
     OptionError."""
-    http = parse([], environ).http
+    options = parse([], environ)
+    http = options.http
     host = next((host for host in http.hosts() if not host.endswith(".sock")), "127.0.0.1")
     scheme = "https" if http.ssl_cert_file else "http"
-    return f"{scheme}://{EVERYWHERE.get(host, host)}:{http.port}{http.api_prefix}"
+    return f"{scheme}://{EVERYWHERE.get(host, host)}:{options.port()}{http.api_prefix}"
 
 
 def ask(url: str, key: str, *, everything: bool) -> list[tuple[str, ...]]:

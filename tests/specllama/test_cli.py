@@ -177,7 +177,7 @@ def test_list_devices() -> None:
     [
         (["--porrt", "1"], "did you mean --port?"),
         (["--port", "eighty"], '--port: "eighty" is not a whole number'),
-        (["--tools", "all"], "the option --tools is not available: the server runs no tools"),
+        (["--tools-runtime", "docker:a"], "the option --tools-runtime is not available: tools run"),
         (["-m", "/does/not/exist.gguf"], '--model: cannot open "/does/not/exist.gguf"'),
         (["-m", str(ROOT)], "is a directory"),
         (["-m", __file__], "is not a GGUF file"),

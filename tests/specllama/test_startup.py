@@ -10,17 +10,19 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import psutil
 import pytest
 
+from specllama.__main__ import PRINTING, serves
 from specllama.engine.formats import schema_check as schemas
 from specllama.engine.wire import head_start
 from specllama.engine.wire.commands import Command
 from specllama.engine.worker.constraints.compiler import IdleTime
 from specllama.handlers.binding import validation
 from specllama.handlers.binding.validation import JsonBody, validator_map
+from specllama.handlers.options.tables.general import GeneralOptions
 
 pytestmark = pytest.mark.slow
 
@@ -253,6 +255,26 @@ def test_processes_end_with_a_server_that_is_ended_early(number: signal.Signals)
     assert b"Traceback" not in said
 
 
+INTERRUPTED = """
+import os, signal, subprocess, sys
+from specllama.__main__ import main
+def interrupt(*_, **__):
+    os.kill(os.getpid(), signal.SIGINT)
+    raise OSError
+subprocess.Popen = interrupt
+sys.argv = ["specllama", "--port", "0"]
+sys.exit(main())
+"""
+"""An interrupt while the first process is started."""
+
+
+@posix
+def test_an_interrupt_before_the_options_are_parsed_ends_the_program_quietly() -> None:
+    command = [sys.executable, "-c", INTERRUPTED]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
 LOST = """
 import os, signal, weakref
 from specllama import early_signals
@@ -283,6 +305,25 @@ def test_a_signal_that_is_lost_ends_the_server_before_it_listens(then: str) -> N
     command = [sys.executable, "-c", LOST + then]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "goes on\n", "")
+
+
+@posix
+def test_a_process_may_start_before_its_first_message_is_known() -> None:
+    head_start.begin(ECHO)
+    pid = head_start._early[ECHO].process.pid
+    head_start.begin(ECHO, b"hello\n")
+    assert head_start._early[ECHO].process.pid == pid
+    assert asyncio.run(meet(ECHO, b"hello\n")) == (b"begun\nhello\n", 0)
+
+
+def test_an_engine_process_starts_early_unless_the_program_only_prints() -> None:
+    options = get_type_hints(GeneralOptions, include_extras=True).values()
+    printing = [name for each in options for name in get_args(each)[1].names.split()]
+    assert sorted(printing) == sorted(PRINTING)
+    assert not any(serves(["-m", "model.gguf", name]) for name in printing)
+    assert not serves(["doctor"])
+    assert serves([])
+    assert serves(["serve", "-m", "model.gguf"])
 
 
 @posix
