@@ -1,40 +1,41 @@
 """`python -m tools.models.evaluate`: measures the shipped model's abilities with tasks that it
 never saw.
 
-The tasks' tools, parameters, words and phrasings are not in the training (see
-`tools.models.lessons.source`, and `KNOWN_TO_US` for the limits of that). They are sent to the API
-of a live server: one started for the shipped model or `--model FILE`, or the one at `--base-url`.
+There are two sets. The known kinds of tasks come from the generator of the training's lessons, with
+tools, parameters, words and phrasings that are not in the training (see
+`tools.models.lessons.source`). The held-out families are written by hand, and the generator knows
+no phrasing, word or schema of theirs (see `tools.models.lessons.held_out.barrier`). All are sent to
+the API of a live server: one started for the shipped model or `--model FILE`, or the one at
+`--base-url`.
 """
 
 import argparse
-import hashlib
 import json
 import signal
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2 as httpx
 
 from specllama.engine.shipped import model_path
 from specllama.testing import llm_server
-from tools.models.judging import Marks, marks_of, marks_of_gap, schema_of
+from tools.models.judging import marks_of, marks_of_gap, marks_of_task, schema_of
 from tools.models.lessons import calling, conversation, copying, extraction, infill, thinking
+from tools.models.lessons.held_out.barrier import FAMILIES
+from tools.models.lessons.held_out.family import Family, Task
 from tools.models.lessons.lesson import Gap, Lesson
 from tools.models.lessons.source import Source
+from tools.models.outcomes import Outcome, Outcomes, report, write
+
+T = TypeVar("T")
 
 TEMPERATURES = (0.0, 0.8)
-KNOWN_TO_US = (
-    "The authors of the lessons saw the failures of earlier models in the first 200 tasks of each "
-    "ability, and wrote\nsimilar lessons, also with tools that do the same under other names. So "
-    "expect lower scores for your own\nprompts.\n\n"
-)
+SETS = ("known", "held-out")
 MAX_TOKENS = 500
 MOST = 100_000
 """The largest number of tasks per ability."""
@@ -50,31 +51,36 @@ LESSONS: dict[str, Callable[[Source], Lesson | Gap]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """The result of a task. `marks` are true or false: `right`, and further marks of this kind of
-    task."""
-
-    ability: str
-    kind: str
-    marks: Marks
-    request: dict[str, Any] = field(repr=False)
-    wanted: Any
-    got: Any
-
-
 def evaluate(
     base_url: str, n: int, temperature: float, seed: int, abilities: list[str]
 ) -> list[Outcome]:
+    """Returns the outcomes of `n` tasks of known kinds for each ability."""
+    # Abilities have separate seeds, and so different words.
+    firsts = {ability: (seed * 100 + i) * MOST for i, ability in enumerate(LESSONS)}
+    tasks = [(ability, firsts[ability] + i) for ability in abilities for i in range(n)]
+    return _each(base_url, tasks, lambda client, task: _outcome(client, *task, temperature))
+
+
+def evaluate_held_out(
+    base_url: str, temperature: float, seed: int, abilities: list[str]
+) -> list[Outcome]:
+    """Returns the outcomes of all tasks of the held-out families for these abilities."""
+    tasks = [
+        (family, task, i)
+        for family in FAMILIES
+        if family.ability in abilities
+        for i, task in enumerate(family.tasks)
+    ]
+    return _each(base_url, tasks, lambda client, task: _held_out(client, *task, temperature, seed))
+
+
+def _each(
+    base_url: str, tasks: list[T], outcome: Callable[[httpx.Client, T], Outcome]
+) -> list[Outcome]:
     with httpx.Client(base_url=base_url, timeout=600) as client:
-        # Abilities have separate seeds, and so different words.
-        firsts = {ability: (seed * 100 + i) * MOST for i, ability in enumerate(LESSONS)}
-        tasks = [(ability, firsts[ability] + i) for ability in abilities for i in range(n)]
         pool = ThreadPoolExecutor(4)
         try:
-            return list(
-                pool.map(lambda task: _outcome(client, task[0], task[1], temperature), tasks)
-            )
+            return list(pool.map(lambda task: outcome(client, task), tasks))
         finally:
             # After an error or a signal, no more tasks are sent, and pending answers are dropped.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -101,10 +107,7 @@ def _outcome(client: httpx.Client, ability: str, seed: int, temperature: float) 
             schema = {"type": "object"}
         elif kind == "schema":
             schema = schema_of(json.loads(lesson.answer["content"]))
-            request["response_format"] = {
-                "type": "json_schema",
-                "json_schema": {"name": "answer", "schema": schema},
-            }
+            request["response_format"] = _format(schema)
     if ability == thinking.ABILITY:
         kind = f"{kind}, {'with' if lesson.thinks else 'without'} a thought"
     answer = _post(client, "/v1/chat/completions", request)
@@ -115,6 +118,44 @@ def _outcome(client: httpx.Client, ability: str, seed: int, temperature: float) 
         marks=marks_of(lesson, choice, schema),
         request=request,
         wanted=lesson.answer,
+        got=choice["message"],
+    )
+
+
+def _format(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+
+
+def _held_out(
+    client: httpx.Client, family: Family, task: Task, i: int, temperature: float, seed: int
+) -> Outcome:
+    """Returns the outcome of a family's task number `i`. The number determines the order of the
+    tools, the format, and whether the model thinks, so that a family has all of these."""
+    request: dict[str, Any] = {
+        "messages": [{"role": "user", "content": task.request}],
+        "temperature": temperature,
+        "seed": seed * MOST + i,
+        "max_tokens": MAX_TOKENS,
+        "chat_template_kwargs": {"enable_thinking": i % 2 == 0},
+    }
+    schema: dict[str, Any] | None = None
+    if family.tools:
+        first = i % len(family.tools)
+        request["tools"] = [*family.tools[first:], *family.tools[:first]]
+    if task.fields is not None:
+        kind = FORMATS[i % len(FORMATS)]
+        if kind == "object":
+            request["response_format"] = {"type": "json_object"}
+        elif kind == "schema":
+            schema = schema_of(task.fields, nullable=family.nullable)
+            request["response_format"] = _format(schema)
+    choice = _post(client, "/v1/chat/completions", request)["choices"][0]
+    return Outcome(
+        ability=family.ability,
+        kind=family.name,
+        marks=marks_of_task(task, choice, schema),
+        request=request,
+        wanted=list(task.calls) if task.fields is None else task.fields,
         got=choice["message"],
     )
 
@@ -145,57 +186,6 @@ def _post(client: httpx.Client, path: str, request: dict[str, Any]) -> dict[str,
     return result
 
 
-Scores = dict[tuple[str, str], list[bool]]
-
-
-def scores(outcomes: list[Outcome]) -> Scores:
-    """Returns the marks by ability and name, and the right ones by kind."""
-    found: Scores = defaultdict(list)
-    for each in outcomes:
-        for name, mark in each.marks.items():
-            found[each.ability, name].append(mark)
-        found[each.ability, f"right: {each.kind}"].append(each.marks["right"])
-    return found
-
-
-def table(by_temperature: dict[float, list[Outcome]]) -> str:
-    """Returns the scores as Markdown."""
-    columns = {temperature: scores(each) for temperature, each in by_temperature.items()}
-    rows = [
-        "| Ability | Mark | Tasks | " + " | ".join(_title(each) for each in columns) + " |",
-        "| --- | --- | --: |" + " --: |" * len(columns),
-    ]
-    keys = {key: None for each in columns.values() for key in each}
-    for ability, name in sorted(keys, key=lambda key: (key[0], ":" in key[1], key[1])):
-        marks = [each.get((ability, name), []) for each in columns.values()]
-        shares = " | ".join(_share(each) for each in marks)
-        rows.append(f"| {ability} | {name} | {max(map(len, marks))} | {shares} |")
-    return "\n".join(rows) + "\n"
-
-
-def _title(temperature: float) -> str:
-    return "greedy" if temperature == 0 else f"temperature {temperature}"
-
-
-def _share(marks: list[bool]) -> str:
-    return f"{100 * sum(marks) / len(marks):.1f} %" if marks else "-"
-
-
-def _write(path: Path, model: Path | None, text: str) -> None:
-    named = ""
-    if model is not None:
-        digest = hashlib.sha256(model.read_bytes()).hexdigest()
-        named = f"The file's SHA-256 is `{digest}`.\n\n"
-    path.write_text(
-        "# What the shipped model can do\n\n"
-        "Written by `python -m tools.models.evaluate`; edit that, not this page.\n\n"
-        "The tasks have tools, parameters, words and phrasings that were not in the training. They "
-        "are sent to the\nAPI of a live server.\n\n" + KNOWN_TO_US + named + text,
-        "utf-8",
-        newline="\n",
-    )
-
-
 @contextmanager
 def _server(base_url: str | None, model: Path) -> Iterator[str]:
     if base_url is not None:
@@ -221,7 +211,10 @@ def main() -> None:
     parser.add_argument(
         "--model", type=Path, default=model_path(), help="model (default: the shipped)"
     )
-    parser.add_argument("-n", type=int, default=500, help="tasks per ability (%(default)s)")
+    parser.add_argument(
+        "-n", type=int, default=500, help="tasks of known kinds per ability (%(default)s)"
+    )
+    parser.add_argument("--set", choices=SETS, help="only this set (default: both)")
     parser.add_argument("--seed", type=int, default=7, help="seed of the tasks (%(default)s)")
     parser.add_argument("--ability", action="append", choices=[*LESSONS], help="only this ability")
     parser.add_argument("--temperature", type=float, action="append", help="only this temperature")
@@ -229,22 +222,32 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="write the table into this page")
     arguments = parser.parse_args()
     abilities = arguments.ability or list(LESSONS)
-    by_temperature: dict[float, list[Outcome]] = {}
+    known: Outcomes = {}
+    held_out: Outcomes = {}
     with _server(arguments.base_url, arguments.model) as base_url:
         for temperature in arguments.temperature or TEMPERATURES:
-            found = evaluate(base_url, arguments.n, temperature, arguments.seed, abilities)
-            by_temperature[temperature] = found
-            for ability in abilities:
-                wrong = [e for e in found if e.ability == ability and not e.marks["right"]]
-                for each in wrong[: arguments.failures]:
-                    last = each.request.get("messages", [each.request])[-1]
-                    print(
-                        f"{ability}/{each.kind} {last}\n  wanted {each.wanted}\n  got    {each.got}"
-                    )
-    text = table(by_temperature)
+            if arguments.set != "held-out":
+                known[temperature] = evaluate(
+                    base_url, arguments.n, temperature, arguments.seed, abilities
+                )
+                _print_failures(known[temperature], arguments.failures)
+            if arguments.set != "known":
+                held_out[temperature] = evaluate_held_out(
+                    base_url, temperature, arguments.seed, abilities
+                )
+                _print_failures(held_out[temperature], arguments.failures)
+    text = report(known, held_out)
     print(text)
     if arguments.output:
-        _write(arguments.output, None if arguments.base_url else arguments.model, text)
+        write(arguments.output, None if arguments.base_url else arguments.model, text)
+
+
+def _print_failures(outcomes: list[Outcome], most: int) -> None:
+    for ability in dict.fromkeys(each.ability for each in outcomes):
+        wrong = [e for e in outcomes if e.ability == ability and not e.marks["right"]]
+        for each in wrong[:most]:
+            last = each.request.get("messages", [each.request])[-1]
+            print(f"{ability}/{each.kind} {last}\n  wanted {each.wanted}\n  got    {each.got}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Any
 import jsonschema_rs
 
 from tools.models.lessons import extraction, infill
+from tools.models.lessons.held_out.family import Task
 from tools.models.lessons.lesson import Gap, Lesson
 
 Marks = dict[str, bool]
@@ -28,6 +29,25 @@ def marks_of(lesson: Lesson, choice: dict[str, Any], schema: Schema | None = Non
     return marks
 
 
+def marks_of_task(task: Task, choice: dict[str, Any], schema: Schema | None = None) -> Marks:
+    """Returns `right` and further marks of the answer to a task of a held-out family: `tool` if all
+    called tools are right, whatever their arguments; `valid` if it follows the requested
+    `schema`."""
+    message = choice["message"]
+    marks = {"ends": choice["finish_reason"] != "length"}
+    called = [_call(each) for each in message.get("tool_calls") or ()]
+    if task.fields is None:
+        wanted = [list(each) for each in task.calls]
+        marks["tool"] = [name for name, _ in called] == [name for name, _ in wanted]
+        marks["right"] = is_same(called, wanted)
+    else:
+        given = parsed(message.get("content") or "")
+        marks["right"] = not called and is_same(given, task.fields)
+        if schema is not None:
+            marks["valid"] = is_valid(schema, given)
+    return marks
+
+
 def marks_of_gap(gap: Gap, answer: dict[str, Any]) -> Marks:
     return {
         "right": parses(f"{gap.prefix}{answer['content']}{gap.suffix}"),
@@ -36,15 +56,28 @@ def marks_of_gap(gap: Gap, answer: dict[str, Any]) -> Marks:
     }
 
 
-def schema_of(wanted: dict[str, Any]) -> Schema:
-    """Returns the schema of an object with these keys, and with values of these types."""
-    types = {str: "string", int: "integer", float: "number", bool: "boolean"}
+def schema_of(wanted: dict[str, Any], *, nullable: bool = False) -> Schema:
+    """Returns the schema of an object with these keys, and with values of these types. If it is
+    `nullable`, each value is a string, an integer or null, so that the schema doesn't show which
+    value is which."""
+    any_type = {"type": ["string", "integer", "null"]}
     return {
         "type": "object",
-        "properties": {key: {"type": types[type(value)]} for key, value in wanted.items()},
+        "properties": {
+            key: any_type if nullable else _schema_of_value(value) for key, value in wanted.items()
+        },
         "required": list(wanted),
         "additionalProperties": False,
     }
+
+
+def _schema_of_value(value: Any) -> Schema:
+    if isinstance(value, dict):
+        return schema_of(value)
+    if isinstance(value, list):
+        return {"type": "array", "items": _schema_of_value(value[0])}
+    types = {str: "string", int: "integer", float: "number", bool: "boolean"}
+    return {"type": types[type(value)]}
 
 
 def is_valid(schema: Schema, value: Any) -> bool:

@@ -176,6 +176,7 @@ EVENTS = "text/event-stream"
         ({}, {"x-option": "--metrics"}, [": needs a server with the option (x-option)"]),
         ({}, {"x-max-body-size": 1}, [": has a bound for its body (x-max-body-size)"]),
         ({"x-max-body-size": 1}, {"x-max-body-size": 2}, []),
+        ({"x-refused": True}, {"x-option": "--tools", "requestBody": {"required": True}}, []),
         ({"responses": {"200": {}, "501": {}}}, {
             "responses": {"200": {}, "501": {}}, "x-option": "--metrics"}, []),
     ],

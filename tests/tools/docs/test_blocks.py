@@ -99,9 +99,16 @@ def test_bash_can_be_parsed(block: Block, tmp_path: Path) -> None:
     assert not done.stderr, f"{block.where}: {done.stderr}"
 
 
+WRITTEN = re.compile(r"cat > (\S+) <<'(\w+)'\n(.*?)\n\2$", re.DOTALL | re.MULTILINE)
+"""A file that a block writes."""
+
+
 @pytest.mark.parametrize("block", _in("bash"), ids=_named)
-def test_options_exist(block: Block) -> None:
+def test_options_exist(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the options of servers that aren't started."""
+    monkeypatch.chdir(tmp_path)
+    for name, _, text in WRITTEN.findall(block.content):
+        (tmp_path / name).write_text(text)
     for _, options in starts(block.content):
         if options and "not run" in block.marks:
             parse(options, {})

@@ -5,8 +5,16 @@ from typing import Any
 
 import pytest
 
-from tools.models.judging import is_same, is_valid, marks_of, marks_of_gap, schema_of
+from tools.models.judging import (
+    is_same,
+    is_valid,
+    marks_of,
+    marks_of_gap,
+    marks_of_task,
+    schema_of,
+)
 from tools.models.lessons import calling, extraction
+from tools.models.lessons.held_out.family import Task
 from tools.models.lessons.lesson import Gap, Lesson, assistant, user
 
 TOOL = {
@@ -157,3 +165,62 @@ def test_a_schema_accepts_the_value_that_it_was_made_from() -> None:
     fields = {"a": "x", "b": 1, "c": 1.5, "d": True}
     assert is_valid(schema_of(fields), fields)
     assert not is_valid(schema_of(fields), {**fields, "e": 1})
+
+
+def test_a_schema_has_the_types_of_all_depths() -> None:
+    fields = {"a": {"b": 1}, "c": ["x"], "d": [{"e": True}]}
+    schema = schema_of(fields)
+    assert is_valid(schema, fields)
+    assert not is_valid(schema, {**fields, "a": {"b": "1"}})
+    assert not is_valid(schema, {**fields, "c": [1]})
+    assert not is_valid(schema, {**fields, "d": [{}]})
+
+
+def test_a_nullable_schema_does_not_show_which_value_is_null() -> None:
+    schema = schema_of({"a": None, "b": "x"}, nullable=True)
+    assert schema["properties"]["a"] == schema["properties"]["b"]
+    for value in ("x", 1, None):
+        assert is_valid(schema, {"a": value, "b": value})
+    assert not is_valid(schema, {"a": 1.5, "b": None})
+
+
+@pytest.mark.parametrize(
+    ("message", "tool", "right"),
+    [
+        (calls(name="Ada"), True, True),
+        (calls(name="Bob"), True, False),
+        ({"tool_calls": [*calls(name="Ada")["tool_calls"]] * 2}, False, False),
+        ({"tool_calls": [calling.call("other", {"name": "Ada"})]}, False, False),
+        ({"tool_calls": [{"function": {"name": "get_age", "arguments": "{"}}]}, True, False),
+        ({"content": "I have no tool for that."}, False, False),
+    ],
+)
+def test_a_held_out_call(message: dict[str, Any], tool: bool, right: bool) -> None:
+    task = Task(request="?", calls=(("get_age", {"name": "Ada"}),))
+    marks = marks_of_task(task, choice(message))
+    assert marks == {"tool": tool, "right": right, "ends": True}
+
+
+def test_without_a_fitting_tool_any_answer_but_a_call_is_right() -> None:
+    task = Task(request="?")
+    assert marks_of_task(task, choice({"content": "Hello!"}))["right"]
+    assert not marks_of_task(task, choice(calls(name="Ada")))["right"]
+
+
+@pytest.mark.parametrize(
+    ("message", "right", "valid"),
+    [
+        ({"content": '{"b": null, "a": "x"}'}, True, True),
+        ({"content": '{"a": "x", "b": 1}'}, False, True),
+        ({"content": '{"a": "x"}'}, False, False),
+        ({"content": '{"a": '}, False, False),
+        (calls(a="x", b=None), False, False),
+    ],
+)
+def test_a_held_out_extraction(message: dict[str, Any], right: bool, valid: bool) -> None:
+    fields = {"a": "x", "b": None}
+    marks = marks_of_task(
+        Task(request="?", fields=fields), choice(message), schema_of(fields, nullable=True)
+    )
+    assert marks == {"right": right, "valid": valid, "ends": True}
+    assert "valid" not in marks_of_task(Task(request="?", fields=fields), choice(message))

@@ -212,8 +212,11 @@ def is_said(text: str, value: Any, schema: dict[str, Any]) -> None:
         for each in value:
             assert str(each) in text
     elif schema["type"] != "boolean":
-        assert str(value).lower() in text.lower()
-        assert "enum" not in schema or value in schema["enum"]
+        said = str(value).lower() in text.lower()
+        options = schema.get("enum", [value])
+        assert value in options
+        # Or all others are denied.
+        assert said or all(each.lower() in text.lower() for each in options if each != value)
 
 
 def value(text: str) -> int:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from tools.models.lessons import words
+from tools.models.lessons.distinctions import distinguishing_tool
 from tools.models.lessons.exercises import simple
 from tools.models.lessons.guided import PLAIN_SYSTEMS
 from tools.models.lessons.known_tools import NAMES, known_tool
@@ -107,7 +108,8 @@ def tool(source: Source) -> Tool:
         return known_tool(source) if source.chance(0.25) else made_up_tool(source)
     if source.chance(0.1):
         return known_tool(source)
-    make = source.random.choices((trained_tool, made_up_tool, verb_tool), (44, 38, 10))[0]
+    makers = (trained_tool, made_up_tool, verb_tool, distinguishing_tool)
+    make = source.random.choices(makers, (36, 31, 8, 17))[0]
     return unheard_of(lambda: make(source))
 
 
@@ -228,7 +230,7 @@ def two(source: Source, tools: list[Tool]) -> Lesson:
     text = source.phrase(JOINS).format(first=one_text, second=two_text, lower=lower)
     if joined:
         text = source.one(ONE_SENTENCE).format(first=one_text.rstrip(".!"), lower=lower)
-    if first is second and source.chance(0.5):
+    if first is second and first.joins and source.chance(0.5):
         text = short_of_two(source, one_text, one_given, two_given) or text
     calls = [call(first.name, one_given), call(second.name, two_given)]
     thought = thought_of([one_text, two_text], [first, second], tools)

@@ -1,8 +1,9 @@
-"""All lessons, with their proportions."""
+"""All lessons, with their proportions, without those that `barrier` keeps for the evaluation."""
 
 from collections.abc import Callable
 
 from tools.models.lessons import calling, conversation, copying, extraction, infill, thinking
+from tools.models.lessons.held_out.barrier import held_out_in
 from tools.models.lessons.lesson import Gap, Lesson
 from tools.models.lessons.source import Source
 
@@ -43,4 +44,7 @@ MAKERS = [maker for maker, _, _ in LESSONS.values()]
 def lessons(source: Source) -> list[AnyLesson]:
     """Returns one lesson, or several whose prompts begin alike."""
     weights = [first + (last - first) * source.level for _, first, last in LESSONS.values()]
-    return source.random.choices(MAKERS, weights)[0](source)
+    make = source.random.choices(MAKERS, weights)[0]
+    while any(map(held_out_in, made := make(source))):
+        pass
+    return made

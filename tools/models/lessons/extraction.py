@@ -5,6 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tools.models.lessons import phrasings, words
+from tools.models.lessons.distinctions import (
+    told_denial,
+    told_measures,
+    told_owner,
+    told_people,
+)
 from tools.models.lessons.lesson import Lesson, Message, filled, listing, user
 from tools.models.lessons.phrasings import EXTRACT_ALL, EXTRACTION, phrase, several
 from tools.models.lessons.source import Source
@@ -110,8 +116,8 @@ MORE_MEETING = (
 
 
 def lesson(source: Source) -> Lesson:
-    makers = (person, product, meeting, made_up, stated, acquaintance, goods)
-    shares = (40, 12, 8, 40, 0, 0, 0) if source.held_out else (26, 9, 8, 22, 14, 16, 5)
+    makers = PLAIN if source.held_out else (*PLAIN, *HARDER)
+    shares = EVALUATED if source.held_out else TRAINED
     make = source.random.choices(makers, shares)[0]
     text, fields = make(source)
     keys = list(fields)
@@ -338,5 +344,22 @@ def _sentences(source: Source, clauses: list[str], fields: dict[str, Any]) -> st
     return text + "."
 
 
-PUZZLES = (stated, acquaintance, goods)
+def denied(source: Source) -> Found:
+    """Returns a sentence with a right and a wrong value of a key."""
+    key = source.one([each for each in FIELDS if each != "name"])
+    return told_denial(source, FIELDS[key][0], key)
+
+
+def owned(source: Source) -> Found:
+    """Returns a sentence that begins with a possessive."""
+    key = source.one([each for each in FIELDS if each != "name"])
+    return told_owner(source, FIELDS[key][0], key)
+
+
+PLAIN = (person, product, meeting, made_up)
+HARDER = (stated, acquaintance, goods, told_people, owned, denied, told_measures)
+"""Only in the training."""
+EVALUATED = (40, 12, 8, 40)
+TRAINED = (21, 7, 6, 18, 11, 13, 4, 6, 5, 5, 4)
+PUZZLES = HARDER
 """Lessons that need the keys to be known."""

@@ -17,6 +17,8 @@ T = TypeVar("T")
 HELD_OUT = 6
 """One word of this many, and one phrasing of `PHRASINGS`, is only in the evaluation."""
 PHRASINGS = 5
+FOREIGN = 0.08
+"""The share of made-up names and values that may have letters of other alphabets."""
 
 
 def is_held_out(word: str) -> bool:
@@ -110,6 +112,17 @@ class Source:
             if is_held_out(word) == self.held_out and len(word) > 1:
                 return word
 
+    def foreign(self) -> str:
+        """Returns a made-up word, in the training sometimes with letters that English lacks."""
+        word = self.made_up()
+        if self.held_out or not self.chance(FOREIGN):
+            return word
+        letters = list(word)
+        for place in self.some(range(len(word)), min(len(word), self.number(1, 3))):
+            letters[place] = self.one(words.ACCENTS.get(letters[place], letters[place]))
+        other = "".join(letters)
+        return word if is_held_out(other) else other
+
     def noun(self) -> str:
         return self.listed(words.NOUNS) if self.chance(0.5) else self.made_up()
 
@@ -128,12 +141,12 @@ class Source:
         return " ".join(self.one(words.LINKS) for _ in range(self.number(least, most)))
 
     def name(self) -> str:
-        return self.listed(words.NAMES) if self.chance(0.35) else self.made_up().capitalize()
+        return self.listed(words.NAMES) if self.chance(0.35) else self.foreign().capitalize()
 
     def city(self) -> str:
         if self.chance(0.35):
             return self.listed(words.CITIES)
-        name = self.made_up().capitalize()
+        name = self.foreign().capitalize()
         return f"{self.listed(words.CITY_PREFIXES)} {name}" if self.chance(0.1) else name
 
     def words(self, low: int, high: int) -> list[str]:
@@ -150,7 +163,7 @@ class Source:
             return self.compound()
         pick = self.random.random()
         if pick < 0.35:
-            return self.made_up()
+            return self.foreign()
         if pick < 0.5:
             return self.name()
         if pick < 0.65:

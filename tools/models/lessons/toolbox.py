@@ -22,7 +22,8 @@ class Parameter:
 @dataclass(frozen=True, kw_only=True)
 class Tool:
     """`ask` makes a sentence that requests a call, and the call's arguments. `number` is the tool's
-    place in the request, from 1 on."""
+    place in the request, from 1 on. If it `joins`, one request may have two values of its only
+    argument."""
 
     name: str
     description: str
@@ -31,6 +32,7 @@ class Tool:
     verb: str | None = None
     noun: str | None = None
     number: int = 0
+    joins: bool = True
 
     @property
     def listed(self) -> str:

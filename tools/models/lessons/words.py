@@ -11,6 +11,12 @@ CODAS = (
     "nk", "nt", "rd", "rk", "rm", "rn", "rt", "sh", "sk", "ss", "st", "th",
 )  # fmt: skip
 
+ACCENTS = {
+    "a": "áàâäãåą", "c": "çčć", "d": "ď", "e": "éèêëęě", "g": "ğ", "i": "íîï", "l": "ł", "n": "ñńň", "o": "óòôöõøő",
+    "r": "ř", "s": "šśş", "t": "ť", "u": "úùûüůű", "y": "ý", "z": "žźż",
+}  # fmt: skip
+"""Letters of other alphabets by the English letter that they resemble."""
+
 NAMES = (
     "Ada Ahmed Aiko Alan Alice Amara Amir Ana Andrei Anna Anton Aisha Ben Bianca Bob Boris Bruno "
     "Carla Carlos Carol Chen Clara Dana Daniel Dave David Diego Dora Elena Eli Ella Emil Emma Erik "
