@@ -2,8 +2,9 @@
 
 It suits a machine that is available for minutes only: each row is written to `DIR/rows.jsonl` as
 soon as it is measured, the most important rows come first, and the second round begins after all
-rows have been measured once. The servers take turns; the other one is idle meanwhile. README.md
-lists the rows.
+rows have been measured once. A scenario that fails or takes too long becomes a row with the reason.
+The servers take turns; the other one is idle meanwhile. `--table` prints the goals and what
+`DIR/rows.jsonl` has of them.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -21,23 +23,18 @@ from typing import IO
 
 from rich.console import Console
 
+from benchmarks import device_goals
 from benchmarks.client import ClientError, Connection
-from benchmarks.device_scenarios import (
-    LOGPROB,
-    SCENARIOS,
-    Counts,
-    Metrics,
-    Plan,
-    card_mib,
-    device_steps,
-    difference,
-)
-from benchmarks.servers import Server, free_port
+from benchmarks.device_requests import Counts, Metrics, Plan, card_mib, device_steps
+from benchmarks.device_scenarios import SCENARIOS
+from benchmarks.device_states import LOGPROB, difference
+from benchmarks.servers import Server, become_quiet, free_port
 from benchmarks.serving import table
 
-OURS = "specllama"
-PEER = "llama-server"
+OURS, PEER = device_goals.OURS, device_goals.PEER
 START_SECONDS = 120.0
+SCENARIO_SECONDS = 200.0
+"""The longest turn of a scenario. The slowest one known is llama-server's JSON: 180 seconds."""
 POLL = 0.01  # seconds between two attempts
 ALL_LAYERS = ("-ngl", "99", "-fa", "on")
 
@@ -51,27 +48,30 @@ class Phase:
     options: tuple[str, ...]
     scenarios: tuple[str, ...]
     of_ours: tuple[str, ...] = ()
+    is_steady: bool = False
+    """Whether the servers have the model of `--steady`."""
     alone: bool = False
-    """Whether the peer doesn't run: memory of the card is measured for all processes together."""
+    """Whether one server runs after the other: the memory of the card that is in use is that of all
+    processes together."""
 
 
 def phases(counts: Counts) -> list[Phase]:
-    """Returns the phases, the most important first. Each slot has room for a prompt and an answer;
-    in the phase with long prompts, all slots share one cache."""
+    """Returns the phases, those first that say most in the least time. Each slot has room for a
+    prompt and an answer; in the phase with long prompts, all slots share one cache."""
     many = ("-np", str(counts.slots), "-c", str(2048 * counts.slots))
     few = ("-np", "8", "-c", "32768")
     long = ("-np", "16", "--kv-unified", "-c", str(counts.long_context))
+    metrics = ("--metrics",)
+    drafting = (*few, "--spec-type", "ngram-simple")
     return [
-        Phase("throughput", many, ("streams", "sampling", "json"), ("--metrics",)),
+        Phase("throughput", many, ("streams", "sampling"), metrics),
         Phase("long prompts", long, ("right", "stutter", "first token", "prefix")),
-        Phase("backend sampling", (*many, "--backend-sampling"), ("streams", "greedy")),
-        Phase(
-            "proposals",
-            (*few, "--spec-type", "ngram-simple"),
-            ("dictated",),
-        ),
-        Phase("no proposals", few, ("dictated", "mixed load")),
         Phase("sleep", (*few, "--sleep-idle-seconds", "2"), ("sleep",), alone=True),
+        Phase("proposals", drafting, ("dictated",), is_steady=True),
+        Phase("no proposals", few, ("dictated",), is_steady=True),
+        Phase("backend sampling", (*many, "--backend-sampling"), ("sampling",), metrics),
+        Phase("load", few, ("mixed load",)),
+        Phase("JSON", many, ("json",), metrics),
     ]
 
 
@@ -81,6 +81,7 @@ class Rows:
 
     file: IO[str]
     console: Console
+    model: str
     found: dict[str, dict[str, list[Metrics]]] = field(default_factory=dict)
 
     def add(self, phase: str, server: str, number: int, metrics: Metrics) -> None:
@@ -89,15 +90,17 @@ class Rows:
             turns.append({})
         turns[number] |= metrics
         for row, value in metrics.items():
-            line = {"phase": phase, "round": number, "server": server, "row": row, "value": value}
-            self.file.write(json.dumps(line) + "\n")
-        self.file.flush()
+            self._write(phase, server, row, round=number, value=value)
 
     def fail(self, phase: str, server: str, what: str, error: object) -> None:
-        line = {"phase": phase, "server": server, "row": what, "error": f"{error}"[-2000:]}
+        reason = f"{error}"[-2000:]
+        self._write(phase, server, what, error=reason)
+        self.console.print(f"{phase}, {server}, {what}: {reason}", style="red", markup=False)
+
+    def _write(self, phase: str, server: str, row: str, **found: object) -> None:
+        line = {"model": self.model, "phase": phase, "server": server, "row": row, **found}
         self.file.write(json.dumps(line) + "\n")
         self.file.flush()
-        self.console.print(f"{phase}, {server}, {what}: {line['error']}", style="red", markup=False)
 
     def show(self) -> None:
         for phase, results in self.found.items():
@@ -113,10 +116,10 @@ class Rows:
 
 @contextlib.contextmanager
 def started(
-    name: str, command: Sequence[str], log: Path, rows: Rows, phase: str, number: int
+    name: str, command: Sequence[str], log: Path, rows: Rows, phase: Phase, number: int
 ) -> Iterator[Server]:
-    """Runs a server until the block ends. Adds rows with the time of its start and its memory of
-    the card. Raises ClientError if it doesn't start."""
+    """Runs a server until the block ends. Adds rows with its memory of the card and, if it runs
+    alone, the time of its start. Raises ClientError if it doesn't start."""
     before = card_mib()
     port = free_port()
     began = time.perf_counter()
@@ -126,13 +129,14 @@ def started(
         )
     server = Server(name, f"http://127.0.0.1:{port}", process.pid)
     try:
-        asyncio.run(_first_token(server, process))
-        metrics = {"start: first token s": time.perf_counter() - began}
+        asyncio.run(_first_token(server, process, is_quiet=not phase.alone))
+        seconds = time.perf_counter() - began
+        metrics: Metrics = {"start: first token s": seconds} if phase.alone else {}
         after = card_mib()
         if before is not None and after is not None:
             metrics["card: in use before MiB"] = before
             metrics["card: held MiB"] = after - before
-        rows.add(phase, name, number, metrics)
+        rows.add(phase.name, name, number, metrics)
         asyncio.run(server.probe())
         yield server
     except ClientError as error:
@@ -147,11 +151,13 @@ def started(
             process.wait()
 
 
-async def _first_token(server: Server, process: subprocess.Popen[bytes]) -> None:
+async def _first_token(server: Server, process: subprocess.Popen[bytes], *, is_quiet: bool) -> None:
     body = {"prompt": "a", "n_predict": 1, "ignore_eos": True}
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:
+            if is_quiet:
+                await become_quiet(server)
             async with Connection(server.url) as connection:
                 await connection.request("POST", "/completion", body)
                 return
@@ -167,36 +173,53 @@ def measure(servers: list[Server], phase: Phase, plan: Plan, rows: Rows, number:
             rows.console.print(
                 f"{phase.name}, {number + 1}: {scenario}, {server.name}", style="dim"
             )
-            steps = asyncio.run(device_steps(server)) if server.name == OURS else None
             try:
-                metrics = asyncio.run(SCENARIOS[scenario](server, plan, 1000 * (number + 1)))
-            except (ClientError, OSError, KeyError, ValueError) as error:
+                asyncio.run(_turn(server, scenario, plan, rows, phase, number))
+            except Exception as error:  # whatever it is, the other rows are worth having
                 rows.fail(phase.name, server.name, scenario, repr(error))
-                continue
-            if steps is not None and (after := asyncio.run(device_steps(server))) is not None:
-                metrics |= {f"{scenario}: {row}": v for row, v in after.since(steps).items()}
+
+
+async def _turn(
+    server: Server, scenario: str, plan: Plan, rows: Rows, phase: Phase, number: int
+) -> None:
+    before = await device_steps(server)
+    async with asyncio.timeout(SCENARIO_SECONDS):
+        async for metrics in SCENARIOS[scenario](server, plan, 1000 * (number + 1)):
             rows.add(phase.name, server.name, number, metrics)
+    after = await device_steps(server)
+    if before is not None and after is not None:
+        waited = {f"{scenario}: {row}": value for row, value in after.since(before).items()}
+        rows.add(phase.name, server.name, number, waited)
 
 
 def run_phase(phase: Phase, given: argparse.Namespace, plan: Plan, rows: Rows, number: int) -> None:
     card = shlex.split(given.options)
-    model = ("-m", str(given.model), "--host", "127.0.0.1", *card)
+    path = given.steady if phase.is_steady and given.steady else given.model
+    model = ("-m", str(path), "--host", "127.0.0.1", *card)
     commands = {OURS: [sys.executable, "-m", "specllama", *model, *phase.options, *phase.of_ours]}
-    if given.peer and not phase.alone:
+    if given.peer:
         commands[PEER] = [*shlex.split(given.peer), *model, *phase.options]
-    with contextlib.ExitStack() as stack:
-        servers = []
-        for name, command in commands.items():
-            log = given.out / f"{name}.log"
-            try:
-                run = started(name, command, log, rows, phase.name, number)
-                servers.append(stack.enter_context(run))
-            except ClientError as error:
-                rows.fail(phase.name, name, "start", error)
-        for server in servers:  # warms up the kernels, graphs and caches of both
-            with contextlib.suppress(ClientError, OSError, KeyError):
-                asyncio.run(SCENARIOS["streams"](server, plan.warming(), 7))
-        measure(servers, phase, plan, rows, number)
+    groups = [[name] for name in commands] if phase.alone else [[*commands]]
+    for names in groups:
+        with contextlib.ExitStack() as stack:
+            servers = []
+            for name in names:
+                log = given.out / f"{name}.log"
+                try:
+                    run = started(name, commands[name], log, rows, phase, number)
+                    servers.append(stack.enter_context(run))
+                except (ClientError, OSError) as error:
+                    rows.fail(phase.name, name, "start", error)
+            for server in servers:  # warms up the kernels, graphs and caches of both
+                with contextlib.suppress(Exception):
+                    asyncio.run(_warm_up(server, plan))
+            measure(servers, phase, plan, rows, number)
+
+
+async def _warm_up(server: Server, plan: Plan) -> None:
+    async with asyncio.timeout(SCENARIO_SECONDS):
+        async for _ in SCENARIOS["streams"](server, plan.warming(), 7):
+            pass
 
 
 def main() -> int:
@@ -205,7 +228,13 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--model", type=Path, help="the file of the model")
+    parser.add_argument(
+        "--steady",
+        type=Path,
+        metavar="FILE",
+        help="the model for texts that the prompt dictates (default: --model)",
+    )
     parser.add_argument("--peer", help="command of a llama-server (default: only specllama runs)")
     parser.add_argument("--out", type=Path, default=Path("device"), metavar="DIR")
     parser.add_argument("--rounds", type=int, default=2)
@@ -213,13 +242,24 @@ def main() -> int:
     parser.add_argument("--only", action="append", metavar="PHASE", help="may be repeated")
     parser.add_argument("--options", default=" ".join(ALL_LAYERS), help="options of both servers")
     parser.add_argument("--quick", action="store_true", help="a smoke run; figures mean little")
+    parser.add_argument("--table", action="store_true", help="print the goals, measure nothing")
     given = parser.parse_args()
+    if given.table:
+        print(device_goals.tables(given.out / "rows.jsonl"), end="")
+        return 0
+    if given.model is None:
+        parser.error("--model is missing")
+    # The servers end with this process, also if a time limit ends it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     given.out.mkdir(parents=True, exist_ok=True)
     plan = Plan(Counts.quick() if given.quick else Counts())
     deadline = time.monotonic() + given.seconds
-    with (given.out / "rows.jsonl").open("a", encoding="utf-8") as file:
-        rows = Rows(file, Console(width=150))
-        for number in range(given.rounds):
+    path = given.out / "rows.jsonl"
+    earlier = device_goals.stored(path).get(given.model.stem)
+    first = earlier.n_rounds if earlier else 0
+    with path.open("a", encoding="utf-8") as file:
+        rows = Rows(file, Console(width=150), given.model.stem)
+        for number in range(first, first + given.rounds):
             for phase in phases(plan.counts):
                 if given.only and phase.name not in given.only:
                     continue

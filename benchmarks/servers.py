@@ -19,6 +19,8 @@ from benchmarks.processes import Times, listener, times
 
 START_TIMEOUT = 180.0  # seconds
 STOP_TIMEOUT = 10.0
+QUIET_SECONDS = 3.0
+"""Time without requests after a start, in which specllama measures its steps."""
 PEER = "llama_cpp.server"
 
 
@@ -118,10 +120,18 @@ async def _exists(connection: Connection, method: str, path: str, body: object =
     return True
 
 
+async def become_quiet(server: Server) -> None:
+    """Waits until a loaded server has measured its steps. Raises ClientError if it isn't loaded."""
+    async with Connection(server.url) as connection:
+        await _exists(connection, "GET", "/health")
+    await asyncio.sleep(QUIET_SECONDS)
+
+
 def _wait_until_ready(server: Server, process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
     deadline = time.monotonic() + START_TIMEOUT
     while process.poll() is None and time.monotonic() < deadline:
         try:
+            asyncio.run(become_quiet(server))
             asyncio.run(server.probe())
             return
         except ClientError:

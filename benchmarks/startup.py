@@ -5,15 +5,18 @@
 Three times are measured, each with its own starts: until an answer to `GET /health`, until the
 first token of a completion, and until the first token of a chat. The table compares them with a
 lower bound for servers of the same modules: the time in which a bare Python process starts and
-imports the modules of the serving process. Starts of different servers take turns.
+imports the modules of the serving process. Starts of different servers take turns. The last lines
+compare specllama with each other server, by the median of the ratios of all turns.
 """
 
 import argparse
 import asyncio
+import os
 import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 
@@ -22,7 +25,7 @@ from benchmarks.servers import free_port
 from tools.models.build import ensure
 
 TIMEOUT = 120.0  # seconds for one start
-POLL = 0.002  # seconds between two attempts
+POLL = 0.02  # seconds between two attempts; with few cores, more of them would delay the start
 PATHS: dict[str, tuple[str, str, object]] = {
     "answer": ("GET", "/health", None),
     "completion": ("POST", "/completion", {"prompt": "a", "n_predict": 1}),
@@ -60,18 +63,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     modules = _imported_modules(ours)
     imports: list[float] = []
     figures: dict[tuple[str, str], list[float]] = {}
-    for _ in range(options.starts):
+    lines = options.only or [*PATHS]
+    for turn in range(options.starts):
         imports.append(_import_seconds(modules))
-        for name, command in commands.items():
-            for line in PATHS:
-                seconds = asyncio.run(_first_answer(command, line))
+        for name, command in [*commands.items()][:: -1 if turn % 2 else 1]:
+            for line in lines:
+                seconds = asyncio.run(_first_answer(command, line, is_first=options.first))
                 figures.setdefault((name, line), []).append(seconds)
     floor = statistics.median(imports)
     print(f"Python and {len(modules)} modules: {floor * 1000:.0f} ms")
-    for (name, line), values in figures.items():
+    for (name, line), values in sorted(figures.items()):
         median = statistics.median(values)
         spread = f"{min(values) * 1000:.0f}..{max(values) * 1000:.0f}"
         print(f"{name}: {line}: {median * 1000:.0f} ms ({spread}), {median / floor:.2f} of that")
+    for (name, line), values in sorted(figures.items()):
+        if name != "specllama":
+            pairs = zip(figures["specllama", line], values, strict=True)
+            ratio = statistics.median(mine / other for mine, other in pairs)
+            print(f"specllama takes {ratio:.2f} times as long as {name}: {line}")
     return 0
 
 
@@ -88,23 +97,31 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--command", action="append", default=[], help="command of another server; --port is added"
     )
+    parser.add_argument("--only", action="append", choices=PATHS, help="may be repeated")
+    parser.add_argument(
+        "--first", action="store_true", help="start each server with an empty cache directory"
+    )
     return parser.parse_args(argv)
 
 
-async def _first_answer(command: Sequence[str], line: str) -> float:
+async def _first_answer(command: Sequence[str], line: str, *, is_first: bool) -> float:
     """Returns the seconds from the start of `command` to the answer to the request `line`. Raises
     ClientError."""
     port = free_port()
-    begun = time.perf_counter()
-    process = subprocess.Popen(
-        [*command, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        await _ask(port, line, process)
-        return time.perf_counter() - begun
-    finally:
-        process.terminate()
-        process.wait()
+    with tempfile.TemporaryDirectory() as empty:
+        begun = time.perf_counter()
+        process = subprocess.Popen(
+            [*command, "--port", str(port)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **({"XDG_CACHE_HOME": empty} if is_first else {})},
+        )
+        try:
+            await _ask(port, line, process)
+            return time.perf_counter() - begun
+        finally:
+            process.terminate()
+            process.wait()
 
 
 async def _ask(port: int, line: str, process: subprocess.Popen[bytes]) -> None:

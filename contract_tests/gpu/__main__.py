@@ -12,15 +12,20 @@ code is 1 if something fails.
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from contract_tests.clients.environments import MissingError
 from contract_tests.gpu import environment, results
 from contract_tests.gpu.cases import CASES, DEFAULT, ONE, Case
+from contract_tests.gpu.memory import CPU
 from contract_tests.gpu.named import SOFTWARE
 from contract_tests.own.servers import ROOT
 
@@ -59,10 +64,12 @@ def main() -> int:
     parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.table:
-        print(results.table(results.stored(given.results)))
-        print(results.kit_table(results.stored(given.results)), end="")
+        stored = results.stored(given.results)
+        # At once, so that `| head` doesn't break a second write.
+        print(f"{results.table(stored)}\n{results.kit_table(stored)}", end="")
         return 0
     if given.inside:
+        signal.signal(signal.SIGTERM, _end)
         return int(not _try(given))
     try:
         python = given.python or environment.make(ROOT / ".nox" / "gpu", ROOT, given.vulkan_include)
@@ -87,11 +94,20 @@ def _inside(python: Path) -> int:
     return subprocess.run(command, cwd=ROOT, env=variables, check=False).returncode
 
 
+def _end(*_: object) -> None:
+    """Ends all servers with this process, so that they don't keep the device's memory when a time
+    limit ends it."""
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    os._exit(128 + signal.SIGTERM)
+
+
 def _try(given: argparse.Namespace) -> bool:
     from contract_tests.gpu.trying import run_kit, tried
 
     found = results.stored(given.results)
-    chosen = [case for case in CASES if _is_chosen(case, given)]
+    chosen = [case for case in CASES if is_chosen(case, given)]
     passed = [case.name for case in chosen if found.get(case.name) == results.PASSED]
     left = [case for case in chosen if not given.all or given.again or case.name not in passed]
 
@@ -99,8 +115,7 @@ def _try(given: argparse.Namespace) -> bool:
         with tempfile.TemporaryDirectory() as directory:
             return tried(case, Path(directory), given.device)
 
-    # Cases that measure the free memory of the device run alone.
-    alone = [case for case in left if case.check == "sleep"]
+    alone = [case for case in left if case.is_alone]
     with ThreadPoolExecutor(given.jobs) as pool:
         jobs = {case.name: pool.submit(one, case) for case in left if case not in alone}
         for case in left:
@@ -127,9 +142,11 @@ def _try(given: argparse.Namespace) -> bool:
     return fine
 
 
-def _is_chosen(case: Case, given: argparse.Namespace) -> bool:
+def is_chosen(case: Case, given: argparse.Namespace) -> bool:
     if case.is_for_software and given.device != SOFTWARE:
         return False
+    if case.is_full and given.device in (CPU, SOFTWARE):
+        return False  # it would fill the machine's memory
     if given.choice is not None:
         return re.search(given.choice, case.name) is not None
     return given.all or case is DEFAULT

@@ -2,15 +2,14 @@
 
 import math
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from contract_tests.gpu.cases import Case
+from contract_tests.gpu.memory import free
 from contract_tests.kit.checks.media import COLD, QUESTION, WARM
 from contract_tests.kit.server import wait_until
-from contract_tests.own.servers import ROOT, Specllama
+from contract_tests.own.servers import Specllama
 
 PROMPTS = ("def function(self, value):", "import os\nimport sys\n", "The first of the three")
 LONG = "for name in sorted(found):\n    print(name, len(found[name]))\n" * 8
@@ -111,7 +110,8 @@ def shift(device: Specllama, _cpu: Specllama) -> None:
 def sleep(device: Specllama, cpu: Specllama) -> None:
     """A process that ends frees all its memory, device memory included."""
     uses = device.get("/props").json()["devices"]
-    held = sum(each["model"] + each["kv_cache"] for each in uses if each["name"] != "CPU")
+    there = [each for each in uses if each["name"] != "CPU"] or uses
+    held = sum(each["model"] + each["kv_cache"] for each in there)
     before = likeliest(device, PROMPTS[0])
     loaded = free()
     wait_until(lambda: not device.engines(), "the model is unloaded")
@@ -167,16 +167,6 @@ def close(a: Probabilities, b: Probabilities, most: float) -> None:
 def far(a: Probabilities, b: Probabilities) -> bool:
     common = a.keys() & b.keys()
     return not common or max(abs(a[token] - b[token]) for token in common) > FAR
-
-
-def free() -> int:
-    """Returns the free bytes of the device as a new process sees them."""
-    program = (
-        "from specllama.engine.worker.backend import device_memory, initialize; initialize(); "
-        "print(sum(each.free for each in device_memory()))"
-    )
-    command = [sys.executable, "-c", program]
-    return int(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
 
 
 def ask(server: Specllama, **body: Any) -> dict[str, Any]:

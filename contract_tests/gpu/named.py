@@ -1,6 +1,7 @@
 """Creates what the options of a case refer to: files, a directory, a process that lends its
 device."""
 
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,10 +13,20 @@ from specllama.engine.shipped import model_path
 from tests.support.control_vectors import write_vector
 from tests.support.lending import lending
 from tools.models import build
+from tools.models.zoo import write_zoo
 
-SHIPPED, ADAPTER, VECTOR, EYES, DIRECTORY, LENT, DEVICE = (
+SHIPPED, ADAPTER, VECTOR, EYES, DIRECTORY, LENT, DEVICE, ZOO = (
     f"<{name}>"
-    for name in ("shipped", "lora", "vector", "mmproj", "directory", "host:port", "device")
+    for name in (
+        "shipped",
+        "lora",
+        "vector",
+        "mmproj",
+        "directory",
+        "host:port",
+        "device",
+        "models",
+    )
 )
 """Placeholders in options for things that exist only while a case runs."""
 SOFTWARE = "Vulkan0"
@@ -43,6 +54,8 @@ def _there(option: str, directory: Path, stack: ExitStack) -> str:
         return model_file("tiny-mmproj")
     if option == DIRECTORY:
         return str(directory)
+    if option == ZOO:
+        return str(write_zoo(Path(tempfile.mkdtemp(dir=directory))).directory)
     if option == LENT:
         return stack.enter_context(lending())
     return option

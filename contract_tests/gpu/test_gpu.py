@@ -1,14 +1,15 @@
 """The parts of `python -m contract_tests.gpu` that need no device."""
 
+import argparse
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
 
-from contract_tests.gpu import checks, environment, named, results
-from contract_tests.gpu.__main__ import PART
+from contract_tests.gpu import checks, environment, memory, named, results
+from contract_tests.gpu.__main__ import PART, is_chosen
 from contract_tests.gpu.cases import CASES, Case
-from contract_tests.gpu.trying import without_devices
+from contract_tests.gpu.trying import tried, without_devices
 from contract_tests.own.servers import MODEL, ROOT
 from specllama.handlers.options import parse
 
@@ -25,11 +26,27 @@ def test_every_configuration_is_one_that_the_server_takes(
     for options in (case.options, (*without_devices(case.options), "-dev", "none")):
         with ExitStack() as stack:
             parse(["-m", MODEL, *named.there(options, tmp_path, stack)], {})
-    assert case.check in checks.CHECKS
+    assert case.check in {*checks.CHECKS, *memory.CHECKS}
 
 
 def test_names_are_unique() -> None:
     assert len(set(NAMES)) == len(NAMES)
+
+
+def test_the_memory_of_the_host_is_not_filled() -> None:
+    full = {case.name for case in CASES if case.is_full}
+    assert full == {"full device, at load", "full device, while it runs"}
+    for device, names in ((memory.CPU, set()), (named.SOFTWARE, set()), ("CUDA0", full)):
+        given = argparse.Namespace(all=True, choice=".", device=device)
+        assert {case.name for case in CASES if is_chosen(case, given)} & full == names
+
+
+def test_any_failure_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> str:
+        raise KeyError("devices")
+
+    monkeypatch.setattr(named, "there", fails)
+    assert tried(CASES[0], tmp_path) == "KeyError: 'devices'"
 
 
 def test_a_server_on_the_cpu_has_no_option_of_devices() -> None:
