@@ -115,7 +115,17 @@ ONLY = {
     "PIL": ("specllama.engine.helpers.decode",),
     "miniaudio": ("specllama.engine.helpers.decode",),
     "pypdfium2": ("specllama.engine.helpers.decode",),
+    "av": ("specllama.engine.helpers.decode",),
     "httpcore2": ("specllama.engine.helpers.fetch",),
+    # So does code that reads what MCP servers say.
+    "mcp": (
+        "specllama.engine.helpers.tools.session",
+        "specllama.engine.helpers.tools.transports",
+    ),
+    "mcp_types": (
+        "specllama.engine.helpers.tools.session",
+        "specllama.engine.helpers.tools.transports",
+    ),
     # Optional dependencies.
     "opentelemetry": ("specllama.handlers.http.otel",),
     "ray": ("specllama.ray_cluster", "specllama.ray_serve", "specllama.ray_stores"),
@@ -131,15 +141,17 @@ CLIENTS = {
     "decode": {"decoder"},
     "download": {"downloader"},
     "fetch": {"fetcher"},
+    "files": {"toolbox", "shell", "definitions"},
     "inspect": {"inspector", "digest"},
     "render": {"renderer", "template.template", "template.prompt"},  # llama.cpp's own formats
+    "tools": {"servers", "configuration"},
     "trial": set[str](),  # `worker/constraints/trial.py`
 }
 """Modules of a helper's folder that others import, in addition to its messages."""
 
 GROUND = frozenset({"errors", "formats", "host", "options", "params", "shipped", "system", "wire"})
 """Rooms of `engine/` that every process may use."""
-_CLIENT_JOBS = ("check", "decode", "download", "fetch", "inspect", "render")
+_CLIENT_JOBS = ("check", "decode", "download", "fetch", "files", "inspect", "render", "tools")
 SERVER = frozenset(
     {"catalog", "chat", "media", "models", "helpers.pool", *(f"helpers.{j}" for j in _CLIENT_JOBS)}
 )
@@ -149,9 +161,11 @@ PROCESSES = {
     "helpers.decode.decode_main": {"helpers.decode"},
     "helpers.download.download_main": {"helpers.download", "catalog"},
     "helpers.fetch.fetch_main": {"helpers.fetch"},
+    "helpers.files.files_main": {"helpers.files"},
     # Compiling a model's template shows whether it is written for tools.
     "helpers.inspect.inspect_main": {"helpers.inspect", "helpers.render"},
     "helpers.render.render_main": {"helpers.render", "chat"},
+    "helpers.tools.tools_main": {"helpers.tools"},
     "helpers.trial.trial_main": {"helpers.trial", "grammars"},
 }
 """The rooms of `engine/` that each process uses, by its main module."""

@@ -18,7 +18,11 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 BOUNDS = {
     re.split(r"[^\w.-]", each)[0].lower(): each
-    for each in (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["ray"])
+    for each in (
+        *PROJECT["dependencies"],
+        *PROJECT["optional-dependencies"]["mcp"],
+        *PROJECT["optional-dependencies"]["ray"],
+    )
 }
 """The dependencies, by the names of their distributions."""
 

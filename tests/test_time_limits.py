@@ -5,6 +5,8 @@ import functools
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from contract_tests.kit.command import parser
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +40,24 @@ ALLOWED = {
     "tests/support/threaded.py: threading.Event().wait(0.01)": "between two looks",
 }
 """Calls whose limit is not a test's, with the reason."""
+PAGE = ROOT / "contract_tests" / "own" / "page"
+READING = {
+    *("all", "all_inner_texts", "all_text_contents", "aria_snapshot", "bounding_box", "content"),
+    *("count", "element_handle", "element_handles", "evaluate", "evaluate_all", "evaluate_handle"),
+    *("get_attribute", "inner_html", "inner_text", "input_value", "is_checked", "is_disabled"),
+    *("is_editable", "is_enabled", "is_focused", "is_hidden", "is_visible", "query_selector"),
+    *("query_selector_all", "screenshot", "text_content", "title"),
+}
+"""Methods of Playwright that return a state of the page without waiting for it."""
+ALLOWED_READINGS = {
+    "test_hostile.py: visit.page.evaluate(_FOREIGN)": "after all pending work",
+    "test_hostile.py: visit.page.evaluate('({}).role ?? null')": "the same",
+    "test_hostile.py: visit.page.evaluate(_ATTEMPTS)": "at the end of the attempts",
+    "test_hostile_tools.py: visit.page.evaluate('({}).answer ?? null')": "after all pending work",
+    "visits.py: self.answered().locator('.body').inner_text()": "it is complete",
+    "visits.py: self.page.evaluate('window.violations ?? []')": "at the end of a test",
+    "visits.py: self.page.url": "its host never changes",
+}
 
 
 @functools.cache
@@ -95,3 +115,61 @@ def test_the_limit_is_the_same_everywhere() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     limit = settings["tool"]["pytest"]["ini_options"]["timeout"]
     assert float(default) == limit == parser().get_default("timeout")
+
+
+def readings(source: str) -> list[str]:
+    """Readings of a page's state that don't wait. A call whose value isn't used is an action."""
+    nodes = list(ast.walk(ast.parse(source)))
+    actions = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    return [
+        ast.unparse(node)
+        for node in nodes
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in READING
+            and id(node) not in actions
+        )
+        or (isinstance(node, ast.Attribute) and ast.unparse(node).endswith("page.url"))
+    ]
+
+
+def test_tests_of_the_page_wait_for_its_state() -> None:
+    found = {
+        f"{path.name}: {reading}"
+        for path in sorted(PAGE.glob("*.py"))
+        for reading in readings(path.read_text("utf-8"))
+    }
+    assert found == ALLOWED_READINGS.keys(), (
+        "The page changes after an action on it has returned, so a test that reads its state "
+        "depends on the speed of the machine. Wait for the state: expect(locator).to_be_visible(), "
+        "to_have_count(2), to_have_text('a') (expect is in visits.py), or page.wait_for_function()."
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "assert visit.find('a').is_visible()",
+        "assert not visit.find('a').count()",
+        "assert 'a' in visit.find('b').inner_text()",
+        "text = visit.find('a').inner_text()",
+        "for each in visit.find('a').all(): each.click()",
+        "assert visit.page.evaluate('document.activeElement.id') == 'prompt'",
+        "assert visit.page.url.endswith('/a/')",
+    ],
+)
+def test_readings_are_found(line: str) -> None:
+    assert len(readings(line)) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "expect(visit.find('a')).to_have_count(2)",
+        "visit.page.evaluate('go()')",
+        "visit.page.wait_for_function('() => window.done')",
+    ],
+)
+def test_actions_and_waits_are_no_readings(line: str) -> None:
+    assert not readings(line)

@@ -12,6 +12,7 @@ MIB = 1 << 20
 REFUSED = frozenset({400})
 SERVED_OR_REFUSED = frozenset({200, 400, 413})
 HEAD = frozenset({431})
+OK = frozenset({200})
 GONE = frozenset({401, 404})
 FOREIGN = {"Origin": "https://evil.example"}
 H2C = {
@@ -82,6 +83,10 @@ def repetitions(number: int) -> Any:
 
 def many(n: int, **fields: Any) -> Any:
     return completion(n_cmpl=n, ignore_eos=True, **fields)
+
+
+def run(tool: str, **params: Any) -> Callable[[int], Any]:
+    return lambda _: {"tool": tool, "params": params}
 
 
 UNREAD = completion(n_predict=-1, ignore_eos=True, stream=True, n_probs=100)
@@ -164,4 +169,35 @@ SHAPES = (
           statuses=GONE, sends=Request("/slots/0/", method="GET", key=False)),
     Shape(row=20, name="killed-templates", what=Harm.KILL_TEMPLATES.value, times=5,
           sends=Harm.KILL_TEMPLATES),
+    Shape(row=21, name="page-runs-tool", what="a page of another origin runs a tool", times=4,
+          sends=Request("/tools", run("get_info"),
+                        headers={**FOREIGN, "Content-Type": "text/plain"}),
+          statuses=frozenset({403})),
+    Shape(row=21, name="page-lists-tools", what="a page of another origin lists the tools",
+          sends=Request("/tools", method="GET", headers=FOREIGN), statuses=frozenset({403}),
+          secret="read_file"),
+    Shape(row=21, name="rebound-tools", what="a page whose host name leads to this server (DNS"
+          " rebinding) runs a tool",
+          sends=Request("/tools", run("get_info"), headers={"Host": "evil.example",
+                                                            "Origin": "http://evil.example"}),
+          statuses=frozenset({403})),
+    Shape(row=22, name="tool-with-endless-result", what="an MCP server answers with 10 GB on one"
+          " line", times=2, sends=Request("/tools", run("is_endless_act")), statuses=OK),
+    Shape(row=22, name="tool-that-floods", what="an MCP server sends messages without end", times=2,
+          sends=Request("/tools", run("floods_act")), statuses=OK),
+    Shape(row=22, name="tool-that-never-answers", what="an MCP server that never answers", times=8,
+          sends=Request("/tools", run("never_act")), statuses=OK),
+    Shape(row=22, name="tool-that-dies", what="an MCP server that dies at each call", times=8,
+          sends=Request("/tools", run("dies_act")), statuses=OK),
+    Shape(row=23, name="tool-path-with-dots", what="a path with `..`", times=4, statuses=OK,
+          sends=Request("/tools", run("read_file", path="../../../../../../../../etc/passwd")),
+          secret="root:"),
+    Shape(row=23, name="tool-link", what="a link to `/etc/passwd`", times=4, statuses=OK,
+          sends=Request("/tools", run("read_file", path="link")), secret="root:"),
+    Shape(row=23, name="tool-device", what="a link to `/dev/zero`", times=4, statuses=OK,
+          sends=Request("/tools", run("read_file", path="zero", end_line=1))),
+    Shape(row=23, name="tool-fifo", what="a FIFO that no program writes to", times=4, statuses=OK,
+          sends=Request("/tools", run("grep_search", path="fifo", pattern="a"))),
+    Shape(row=23, name="tool-expression", what="a regular expression that takes years", times=4,
+          statuses=OK, sends=Request("/tools", run("grep_search", path="evil", pattern="(a+)+$"))),
 )  # fmt: skip

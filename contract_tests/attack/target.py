@@ -1,8 +1,10 @@
 """The attacked server: this repository's, a genuine llama-server, or a running one."""
 
 import contextlib
+import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +24,9 @@ RENDERER = "specllama.engine.helpers.render.render_main"
 COMMON = ("--jinja", "--reasoning", "off")
 OPTIONS = (*COMMON, "--parallel", "4", "--ctx-size", "8192", "--cache-ram", "64", "--timeout", "5")
 OWN = ("--head-timeout", "2")
+HOSTILE = Path(__file__).parents[2] / "tests" / "support" / "mcp_servers" / "hostile.py"
+SICK = ("is_endless", "floods", "never", "dies")
+"""MCP servers of `HOSTILE`."""
 STOPPED = 40.0
 """Seconds: longer than an engine process may go without a heartbeat."""
 
@@ -86,8 +91,10 @@ class Started(Target):
                 self._directory, self._command, *options, api_key=API_KEY
             )
         else:
-            options = (*(("--model", model) if model else ()), *OWN, *options)
+            options = (*(("--model", model) if model else ()), *OWN, *self._tools(), *options)
             server = servers.start(self._directory, *options, api_key=API_KEY, named=bool(model))
+            if not model:
+                server.get("/tools")  # starts the MCP servers
         if self._limit and hasattr(psutil, "RLIMIT_AS"):
             for each in _family(server):
                 # Processes that are started later inherit the limit.
@@ -95,6 +102,28 @@ class Started(Target):
                     if each.rlimit(psutil.RLIMIT_AS)[1] == psutil.RLIM_INFINITY:
                         each.rlimit(psutil.RLIMIT_AS, (self._limit, self._limit))
         return server
+
+    def _tools(self) -> tuple[str, ...]:
+        """Returns options for tools that read a directory with links and devices, and for sick MCP
+        servers."""
+        root = self._directory / "tools"
+        if not root.exists():
+            root.mkdir()
+            (root / "evil").write_text("a" * 60 + "!")
+            (root / "link").symlink_to("/etc/passwd")
+            (root / "zero").symlink_to("/dev/zero")
+            os.mkfifo(root / "fifo")
+        sick = {
+            mode: {
+                "command": sys.executable,
+                "args": [str(HOSTILE), mode, os.devnull],
+                "timeout_ms": 5000,
+            }
+            for mode in SICK
+        }
+        names = "read_file,grep_search,get_info"
+        mcp = json.dumps({"mcpServers": sick})
+        return ("--tools", names, "--tools-dir", str(root), "--mcp-servers-json", mcp)
 
     def can(self, what: Harm | Launch) -> bool:
         if isinstance(what, Launch):

@@ -17,7 +17,7 @@ MIX: Mapping[str, float] = {
     **{"generated": 10, "malformed": 5, "responses": 1.5, "of_others": 1, "tools": 1.5},
     **{"tokens": 1, "templates": 1, "infill": 0.5, "slots": 0.5, "adapters": 0.5},
     **{"administration": 0.5, "kept_streams": 1, "left": 1, "constrained": 2, "settings": 2},
-    **{"edges": 0.5, "seeing": 0.3},
+    **{"edges": 0.5, "seeing": 0.3, "conversations": 1},
 }
 """The frequency of each story at a server whose model generates."""
 

@@ -9,6 +9,7 @@ from typing import Any
 from contract_tests.fuzz.values import ODD, Maker, Values
 from contract_tests.kit.json_schemas import EXTRAS, PATTERNS
 from tests.support.media_files import FILES, blank_png, png_of_size, wav_file
+from tests.support.video_files import video_file
 
 GRAMMARS = (
     *('root ::= "yes" | "no"', "root ::= [a-z]+", 'root ::= ("a" | root "b")', "root ::= root"),
@@ -31,9 +32,9 @@ FUNCTION = {"type": "function", "function": TOOL}
 
 @cache
 def media() -> Sequence[tuple[str, bytes]]:
-    """Returns files of images, sounds and other things, with the names of their types."""
-    good = [(name, data) for name, data in FILES.items()]
-    cut = [(name, data[: len(data) // 2]) for name, data in FILES.items()]
+    """Returns files of images, sounds, a video and other things, with the names of their types."""
+    good = [*FILES.items(), ("MP4", video_file(n_pictures=3))]
+    cut = [(name, data[: len(data) // 2]) for name, data in good]
     odd = [
         *(("PNG", data) for data in (b"", b"\x89PNG", blank_png(1, 1), blank_png(500, 7))),
         *(("PNG", png_of_size(*size)) for size in ((0, 0), (1, 2**31 - 1), (60_000, 60_000))),
@@ -113,6 +114,7 @@ def part(values: Values) -> Any:
             {"type": "input_image", "image_url": url(values)},
             {"type": "image", "source": source},
             {"type": "input_audio", "input_audio": {"data": image(values), "format": "wav"}},
+            {"type": "input_video", "input_video": {"data": image(values)}},
             {"type": "thinking", "thinking": words, "signature": ""},
             {"type": "tool_result", "tool_use_id": "call_1", "content": words},
             {"type": "tool_use", "id": "call_1", "name": "weather", "input": {"town": words}},

@@ -61,6 +61,35 @@ def responses(talk: Talk) -> None:
             talk.ask("create_response", gone, right=(400,))
 
 
+def conversations(talk: Talk) -> None:
+    """A conversation is made, continued by responses, changed and deleted."""
+    made = talk.ask(
+        "create_conversation",
+        {"items": items(talk.values) if talk.values.chance(0.5) else [], "metadata": {"a": 1}},
+        right=(200, 400, 501),
+    )
+    if not isinstance(made, dict):
+        return
+    id_ = str(made["id"])
+    added = {"items": [{"role": "user", "content": talk.values.words()}]}
+    talk.ask("create_conversation_items", added, conversation_id=id_)
+    for _ in range(talk.dice.randint(0, 2)):
+        follow = _short(talk, input=items(talk.values), conversation=id_, max_output_tokens=4)
+        talk.ask("create_response", follow, right=(200, 400, 501))
+    query = {"limit": talk.dice.choice((1, 20, 100)), "order": talk.dice.choice(("asc", "desc"))}
+    page = talk.ask("list_conversation_items", conversation_id=id_, query=query)
+    talk.ask("update_conversation", {"metadata": {"b": talk.values.words()}}, conversation_id=id_)
+    if isinstance(page, dict) and page["data"]:
+        item = str(page["data"][0]["id"])
+        for name in ("get_conversation_item", "delete_conversation_item"):
+            talk.ask(name, conversation_id=id_, item_id=item, right=(200, 404))
+    if talk.values.chance(0.7):
+        talk.ask("delete_conversation", conversation_id=id_)
+        talk.ask("get_conversation", conversation_id=id_, right=(404,))
+        gone = _short(talk, input="Hello", conversation=id_, max_output_tokens=1)
+        talk.ask("create_response", gone, right=(404,))
+
+
 def of_others(talk: Talk) -> None:
     """Uses ids of other clients, of deleted things, and unknown ids."""
     known = [*talk.board.responses, "resp_0", "resp_" + "0" * 48]
@@ -301,7 +330,7 @@ STORIES: Mapping[str, Story] = {
     for each in (
         *(generated, malformed, responses, of_others, tools, tokens, templates, infill, slots),
         *(adapters, administration, kept_streams, left, embeddings, reranking, router),
-        *(constrained, settings, edges, seeing),
+        *(constrained, settings, edges, seeing, conversations),
     )
 }
 """All stories by name."""

@@ -22,8 +22,16 @@ _CONTENT = {
     "contents": CONTENTS,
     "generationConfig": {"maxOutputTokens": 4, "seed": 7, "thinkingConfig": {"thinkingBudget": 0}},
 }
+_ITEM = {"type": "message", "role": "user", "content": "My name is Ann."}
 _RESPONSE = {"input": "Tell me about llamas.", "max_output_tokens": 4, "seed": 7, **NO_THOUGHT}
 
+_COMPACTION: dict[str, Any] = {
+    "model": "specllama-tiny",
+    "input": [
+        {"role": "user", "content": "My name is Ada."},
+        {"role": "assistant", "content": "Hello Ada!"},
+    ],
+}
 BODIES: dict[str, Any] = {
     "create_completion": _COMPLETION,
     "create_completion_alias": _COMPLETION,
@@ -61,6 +69,8 @@ BODIES: dict[str, Any] = {
     "stream_gemini_content_alias": _CONTENT,
     "count_gemini_tokens": {"contents": CONTENTS},
     "count_gemini_tokens_alias": {"contents": CONTENTS},
+    "compact_response": _COMPACTION,
+    "compact_response_alias": _COMPACTION,
     "apply_template": {"messages": MESSAGES},
     "create_embedding": {"content": "A llama carries wool."},
     "create_embedding_alias": {"content": "A llama carries wool."},
@@ -73,9 +83,14 @@ BODIES: dict[str, Any] = {
     "detokenize": {"tokens": [5, 6, 7]},
     "act_on_slot": {"filename": "contract-tests.bin"},
     "set_props": {},
+    "predict": {"instances": [{"@requestFormat": "chatCompletions", **_CHAT}]},
     "control_chat_completion": {"id": "chatcmpl-0", "action": "reasoning_end"},
     "lookup_streams": {"conversation_ids": ["contract-tests"]},
+    "create_conversation": {"metadata": {"topic": "llamas"}, "items": [_ITEM]},
+    "update_conversation": {"metadata": {"topic": "alpacas"}},
+    "create_conversation_items": {"items": [_ITEM]},
     "set_lora_adapters": [],
+    "run_server_tool": {"tool": "read_file", "params": {"path": "nothing-of-the-contract-tests"}},
     "load_model": {"model": "specllama-tiny"},
     "unload_model": {"model": "specllama-tiny"},
     "download_model": {"model": "contract/tests-GGUF:Q8_0"},
@@ -100,7 +115,9 @@ def properties(schema: Any) -> set[str]:
 
 ENDLESS = [each.definition["operationId"] for each in contract.endless()]
 """Operations whose answer never ends. Tests that read whole answers leave them out."""
-STREAMING = [each.definition["operationId"] for each in contract.streaming()]
+STREAMING = [
+    name for each in contract.streaming() if "tool" not in (name := each.definition["operationId"])
+]
 """The operations that generate, in the formats of all APIs."""
 RESPONSES = [name for name in STREAMING if "response" in name]
 """The operations of OpenAI's Responses API; test_responses.py reads their answers."""
@@ -118,6 +135,12 @@ KEPT = ["get_stream", "delete_stream"]
 """The operations on a stream that continues without its client."""
 STORED = ["get_response", "delete_response", "list_response_input_items", "cancel_response"]
 """The operations on a stored response."""
+CONVERSATIONS = [
+    name
+    for name, each in contract.operations().items()
+    if "conversations" in each.definition["tags"] and name != "create_conversation"
+]
+"""The operations on a stored conversation."""
 EMBEDDING = [name for name in BODIES if "embedding" in name]
 """The operations of a server started with --embeddings."""
 OLLAMA_EMBEDDING = [name for name in BODIES if name.startswith("embed_ollama_")]
@@ -127,9 +150,11 @@ OLLAMA = [name for name in BODIES if "ollama" in name and name != "create_ollama
 """The operations that only Ollama's API has."""
 RERANKING = [name for name in BODIES if "rerank" in name]
 """The operations of a server started with --reranking."""
-ADMIN = ["act_on_slot", "set_props", "set_lora_adapters"]
+ADMIN = ["act_on_slot", "set_props", "set_lora_adapters", "predict", "run_server_tool"]
 """Operations that are off, or have nothing to work on, without certain options; see
-test_admin.py."""
+test_admin.py, test_vertex.py and test_server_tools.py."""
+TOOLS = ["list_server_tools", "run_server_tool"]
+"""The operations of a server with tools. Without any, they answer 403."""
 NAMING = [
     name
     for name, each in contract.operations().items()
@@ -169,7 +194,8 @@ POSTS = [
     name
     for name, each in contract.operations().items()
     if "requestBody" in each.definition
-    and name not in (*FORMS, *EMBEDDING, *OLLAMA_EMBEDDING, *RERANKING, *ADMIN, *ROUTING)
+    and name
+    not in (*FORMS, *EMBEDDING, *OLLAMA_EMBEDDING, *RERANKING, *ADMIN, *ROUTING, *CONVERSATIONS)
 ]
 """The operations of any server that generates."""
 
@@ -235,6 +261,8 @@ def with_text(operation_id: str, text: Any, **changes: Any) -> Any:
         changes["contents"] = [{"role": "user", "parts": [{"text": text}]}]
     elif "response" in operation_id:
         changes["input"] = text
+    elif "conversation" in operation_id:
+        changes["items"] = [{"role": "user", "content": text}]
     elif operation_id == "tokenize":
         changes["content"] = text
     elif operation_id == "create_infill":

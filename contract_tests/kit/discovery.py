@@ -1,8 +1,8 @@
 """Discovers what a server offers.
 
 Each operation of the description gets one small request that changes nothing. An operation is not
-offered if the server doesn't have it (404, 405) or was not started for it (501). Any other answer,
-right or wrong, shows that the operation exists.
+offered if the server doesn't have it (404, 405) or was not started for it (501; 403 with the type
+`feature_disabled`). Any other answer, right or wrong, shows that the operation exists.
 """
 
 import contextlib
@@ -30,6 +30,7 @@ WHERE = {
     "POST /slots/{id_slot}": "/slots/0?action=erase",
 }
 COMPLETION, CHAT, RESPONSE = "/completion", "/v1/chat/completions", "/v1/responses"
+CONVERSATION = "/v1/conversations"
 NOT_THERE = (404, 405, 501)
 
 
@@ -152,13 +153,22 @@ def _state(entry: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _stored(server: Server) -> Iterator[dict[str, str]]:
-    """Yields path parameters of stored things, if the server stores any: a response, a stream."""
+    """Yields path parameters of stored things, if the server stores any: a response, a conversation
+    and its item, a stream."""
     ids: dict[str, str] = {}
     body = bodies.BODIES["create_response"]
     answer = _ask(server, "POST", RESPONSE, json=body)
     if answer is not None and answer.status_code == 200:
         with contextlib.suppress(ValueError, AttributeError):
             ids["resp_0"] = str(answer.json().get("id"))
+    body = bodies.BODIES["create_conversation"]
+    answer = _ask(server, "POST", CONVERSATION, json=body)
+    if answer is not None and answer.status_code == 200:
+        with contextlib.suppress(ValueError, AttributeError, LookupError):
+            ids["conv_0"] = str(answer.json().get("id"))
+            listed = _ask(server, "GET", f"{CONVERSATION}/{ids['conv_0']}/items")
+            if listed is not None:
+                ids["msg_0"] = str(listed.json()["data"][0]["id"])
     conversation = f"contract-{secrets.token_hex(8)}"
     asked = {**bodies.BODIES["create_completion"], "stream": True}
     _ask(server, "POST", COMPLETION, json=asked, headers={"X-Conversation-Id": conversation})
@@ -166,13 +176,15 @@ def _stored(server: Server) -> Iterator[dict[str, str]]:
     yield ids
     if "resp_0" in ids:
         _ask(server, "DELETE", f"{RESPONSE}/{ids['resp_0']}")
+    if "conv_0" in ids:
+        _ask(server, "DELETE", f"{CONVERSATION}/{ids['conv_0']}")
 
 
 def _absence(server: Server, operation: lint.Operation, ids: dict[str, str]) -> str:
     """Returns why the operation counts as not offered; empty if the server has it."""
     name = operation.definition["operationId"]
     where = WHERE.get(operation.name, bodies.path(name))
-    deletes = operation.method == "delete" and "response" in name
+    deletes = operation.method == "delete" and ("response" in name or "conversation" in name)
     if not deletes:  # a deletion would remove it for the operations after it
         for made_up, real in ids.items():
             where = where.replace(made_up, real)
@@ -180,11 +192,13 @@ def _absence(server: Server, operation: lint.Operation, ids: dict[str, str]) -> 
     try:
         with server.http.stream(operation.method.upper(), where, json=body) as answer:
             status = answer.status_code
-            if status not in NOT_THERE:
+            if status not in (*NOT_THERE, 403):
                 return ""
             answer.read()
     except httpx.HTTPError:
         return ""  # the operation exists and fails: the tests report that
+    if status == 403 and "feature_disabled" not in answer.text:
+        return ""
     if status == 404 and MISSING in answer.text:
         return ""  # it looked for the model
     if "x-refused" in operation.definition or deletes:
@@ -232,6 +246,7 @@ def _features(server: Server, offer: Offer) -> dict[str, str]:
         "changes of properties": "POST /props",
         "metrics": "GET /metrics",
         "adapters": "GET /lora-adapters",
+        "tools of the server": "GET /tools",
     }
     return {
         "models": ", ".join(offer.models) or "none listed",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from contract_tests.kit.lint import DESCRIPTION, METHODS
+from contract_tests.kit.lint import DESCRIPTION, GENERATED, METHODS
 
 FOLDER = DESCRIPTION.parent
 
@@ -62,7 +62,8 @@ def places(folder: Path = FOLDER) -> Iterator[Place]:
 
 def _files(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for path in sorted(folder.rglob("*.yaml")):
-        yield path.relative_to(folder).as_posix(), _content(path)
+        if path.name != GENERATED:
+            yield path.relative_to(folder).as_posix(), _content(path)
 
 
 @cache

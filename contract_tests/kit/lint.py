@@ -176,7 +176,7 @@ def examples(definition: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def operations_are_described(document: Document) -> Iterator[str]:
     """Operations have a summary, a description, one declared tag, and either a successful response
-    or x-refused."""
+    (101 with x-websocket, otherwise 200 or 204) or x-refused."""
     tags = {tag["name"] for tag in document["tags"]}
     for operation in operations(document):
         definition = operation.definition
@@ -185,9 +185,10 @@ def operations_are_described(document: Document) -> Iterator[str]:
                 yield f"{operation.name} has no {key}"
         if len(definition.get("tags", ())) != 1 or definition["tags"][0] not in tags:
             yield f"{operation.name} doesn't have exactly one of the declared tags"
-        succeeds = bool({"200", "204"} & definition["responses"].keys())
-        if succeeds == definition.get("x-refused", False):
-            yield f"{operation.name} has no response 200 or 204, or has one and is x-refused"
+        good = {"101"} if "x-websocket" in definition else {"200", "204"}
+        if bool(good & definition["responses"].keys()) == definition.get("x-refused", False):
+            expected = " or ".join(sorted(good))
+            yield f"{operation.name} has no response {expected}, or has one and is x-refused"
         for parameter in definition.get("parameters", ()):
             if not parameter.get("description"):
                 yield f"{operation.name} {parameter['name']} has no description"
@@ -368,7 +369,7 @@ def errors_have_the_envelope(document: Document) -> Iterator[str]:
     for operation in operations(document):
         form = document["paths"][operation.path].get("x-error-envelope")
         for status, response in operation.definition["responses"].items():
-            if status.startswith("2") or status == "304":
+            if status.startswith("2") or status in ("101", "304"):
                 continue
             where = f"{operation.name} {status}"
             if list(response.get("content", ())) != ["application/json"]:
@@ -432,7 +433,8 @@ GROUPS = {"generate", "embed", "read", "admin", "public"}
 def operations_have_a_group(document: Document) -> Iterator[str]:
     """An operation has one `x-access`. It is `public` exactly if a request needs no API key;
     otherwise the operation documents the status 403, for keys without that group. It is `admin` if
-    the operation changes the server, which pages of foreign origins may not do."""
+    the operation changes the server, which pages of foreign origins may not do. Such pages may not
+    open WebSockets either, whatever their group."""
     for operation in operations(document):
         definition = operation.definition
         access, security = definition.get("x-access"), definition.get("security", None)
@@ -442,7 +444,9 @@ def operations_have_a_group(document: Document) -> Iterator[str]:
             yield f"{operation.name} is {access}, unlike its security"
         elif access != "public" and "403" not in definition["responses"]:
             yield f"{operation.name} needs {access}, but has no 403"
-        elif definition.get("x-refuses-foreign-origins") and access != "admin":
+        elif definition.get("x-refuses-foreign-origins") and not (
+            access == "admin" or "x-websocket" in definition
+        ):
             yield f"{operation.name} changes the server, but needs {access}, not admin"
 
 
@@ -567,11 +571,20 @@ def schema_names_are_unique(root: Path = DESCRIPTION) -> Iterator[str]:
             seen[name] = path.name
 
 
+GENERATED = "asyncapi.yaml"
+"""The file that is made from the description."""
+
+
+def _files(root: Path) -> Iterator[Path]:
+    """Yields the files of the description."""
+    yield from (each for each in sorted(root.parent.rglob("*.yaml")) if each.name != GENERATED)
+
+
 def references_resolve_as_written(root: Path = DESCRIPTION) -> Iterator[str]:
     """connexion resolves a local reference of any file in the root document first, and drops the
     siblings of a reference."""
     root_keys = set(yaml.safe_load(root.read_text(encoding="utf-8")))
-    for path in sorted(root.parent.rglob("*.yaml")):
+    for path in _files(root):
         for reference, siblings in _references(yaml.safe_load(path.read_text(encoding="utf-8"))):
             if siblings:
                 yield f"{path.name}: {reference} has siblings {sorted(siblings)}"
@@ -581,7 +594,7 @@ def references_resolve_as_written(root: Path = DESCRIPTION) -> Iterator[str]:
 
 def keys_are_unique(root: Path = DESCRIPTION) -> Iterator[str]:
     """Keys don't repeat. Some YAML parsers silently use the last of two equal keys, others fail."""
-    for path in sorted(root.parent.rglob("*.yaml")):
+    for path in _files(root):
         for key in _repeated_keys(yaml.compose(path.read_text(encoding="utf-8"))):
             yield f"{path.name}, line {key.start_mark.line + 1}: {key.value} is repeated"
 

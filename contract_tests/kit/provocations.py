@@ -11,6 +11,7 @@ from contract_tests.kit import contract
 from contract_tests.kit.bodies import (
     ANTHROPIC,
     BODIES,
+    CONVERSATIONS,
     COUNTING,
     EMBEDDING,
     ENDLESS,
@@ -26,6 +27,7 @@ from contract_tests.kit.bodies import (
     RESPONSES,
     STORED,
     STREAMING,
+    TOOLS,
     body,
     path,
     with_query,
@@ -33,15 +35,20 @@ from contract_tests.kit.bodies import (
 )
 from contract_tests.kit.provocations_of_bodies import bad_request
 from contract_tests.kit.provocations_of_conversations import (
+    bad_conversation,
     bad_lookup,
     bad_response,
     no_conversation,
     no_response,
     no_stream,
+    no_such_conversation,
     nothing_to_control,
+    of_conversation,
     of_response,
     of_stream,
+    other_media,
     replay,
+    unknown_conversation,
 )
 from contract_tests.kit.provocations_of_gemini import (
     bad_content,
@@ -86,12 +93,22 @@ from contract_tests.kit.provocations_of_routers import (
     nothing_to_remove,
     of_no_router,
     ok_with_cache,
+    stream_of_loading_model,
     too_long_a_name,
     unknown_model,
     without_key,
 )
+from contract_tests.kit.provocations_of_tools import (
+    bad_call,
+    listed_tools,
+    no_runtime,
+    no_tool,
+    tools_off,
+    tools_run,
+)
 from contract_tests.kit.server import Server, needs_key
 from contract_tests.kit.situations import N_CTX, Situations, send, send_with_query
+from contract_tests.kit.sockets import plain, shaken
 
 MIB = 1 << 20
 Provoke = Callable[[Server, str], list[httpx.Response]]
@@ -293,6 +310,18 @@ def ok_own(situations: Situations, name: str) -> list[httpx.Response]:
     return [send(situations.open, name)]
 
 
+def predicted(situations: Situations, name: str) -> list[httpx.Response]:
+    """Sends instances that succeed, fail, and stand for no operation."""
+    chat = BODIES[name]["instances"][0]
+    lists: list[list[Any]] = [[], [chat, {}, {"@requestFormat": "no"}, {**chat, "messages": 5}]]
+    return [send(situations.open, name, instances=each) for each in lists]
+
+
+def bad_instances(server: Server, name: str) -> list[httpx.Response]:
+    wrong: list[Any] = [None, [5], [None], ["text"], [[]], [{"@requestFormat": 5}], [{}] * 129]
+    return [send(server, name, instances=each) for each in wrong]
+
+
 def stalled(situations: Situations, name: str) -> list[httpx.Response]:
     return [situations.stalled[name]]
 
@@ -402,7 +431,6 @@ def engine_killed(situations: Situations, name: str) -> list[httpx.Response]:
 
 
 UNSERVED = [
-    ("conversation", "conv_1"),
     ("prompt", {"id": "pmpt_1"}),
     ("tool_choice", {"type": "file_search"}),
     ("input", [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]),
@@ -416,6 +444,13 @@ def not_supported(server: Server, name: str) -> list[httpx.Response]:
     if name == "apply_template" or (name in COUNTING and "chat" in name):
         image = {"type": "image_url", "image_url": {"url": "data:,"}}
         return [send(server, name, messages=[{"role": "user", "content": [image]}])]
+    if "compact" in name:
+        parts = [
+            {"type": "input_image", "image_url": "data:,"},
+            {"type": "input_image", "file_id": "file-1"},
+        ]
+        inputs = [[{"role": "user", "content": [part]}] for part in parts]
+        return [send(server, name, input=each) for each in inputs]
     place = {"prompt": "[img-1]"} if "prompt" in BODIES[name] else {}
     responses = [
         send(server, name, **place, **{field: value}) for field, value in UNSUPPORTED.items()
@@ -484,6 +519,8 @@ def is_documented(name: str, status: int) -> bool:
     return str(status) in contract.operations()[name].definition["responses"]
 
 
+ADDING = ["create_conversation", "create_conversation_items"]
+"""The operations that add items to a conversation."""
 GEMINI_ANSWERS = [name for name in GEMINI if "count" not in name]
 
 OWN_PAGES_ONLY = [
@@ -498,6 +535,7 @@ def _is_admin(name: str) -> bool:
 
 
 BY_STATUS: dict[int, list[Provoke]] = {
+    101: [shaken],
     200: [ok],
     204: [],
     400: [bad_request],
@@ -505,6 +543,7 @@ BY_STATUS: dict[int, list[Provoke]] = {
     403: [],
     404: [],
     415: [wrong_media_type],
+    426: [plain],
     501: [not_supported],
 }
 BY_STATUS_OWN: dict[int, list[ProvokeOwn]] = {
@@ -526,11 +565,24 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     **{(name, 404): ([no_response], []) for name in STORED},
     **{(name, 500): ([], [store_fails]) for name in STORED},
     **{(name, 503): ([], [store_is_away]) for name in STORED},
+    **{
+        (name, 404): ([unknown_conversation], [])
+        for name in (*RESPONSES, *COUNTING)
+        if "response" in name
+    },
+    **{(name, 200): ([of_conversation], []) for name in CONVERSATIONS},
+    **{(name, 400): ([bad_conversation], []) for name in CONVERSATIONS},
+    **{(name, 404): ([no_such_conversation], []) for name in CONVERSATIONS},
+    **{(name, 500): ([], [store_fails]) for name in ("create_conversation", *CONVERSATIONS)},
+    **{(name, 501): ([other_media], []) for name in ADDING},
+    **{(name, 503): ([], [store_is_away]) for name in ("create_conversation", *CONVERSATIONS)},
+    ("create_conversation", 400): ([bad_conversation], []),
     **{(name, 400): ([no_conversation], []) for name in KEPT},
     ("get_usage", 400): ([bad_usage_query], []),
     ("get_usage", 500): ([], [store_fails]),
     ("get_stream", 200): ([of_stream], []),
     ("get_stream", 404): ([no_stream], []),
+    ("get_stream", 503): ([], [stream_of_loading_model]),
     ("delete_stream", 204): ([of_stream, no_stream], []),
     ("control_chat_completion", 400): ([bad_request, nothing_to_control], []),
     ("lookup_streams", 400): ([bad_lookup], []),
@@ -574,6 +626,12 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     ("unload_model", 400): ([], [bad_model_change]),
     ("unload_model", 501): ([of_no_router], []),
     **{(name, 403): ([foreign_origin], [not_allowed]) for name in OWN_PAGES_ONLY},
+    **{(name, 403): ([foreign_origin, tools_off], [not_allowed]) for name in TOOLS},
+    ("list_server_tools", 200): ([], [listed_tools]),
+    ("run_server_tool", 200): ([], [tools_run]),
+    ("run_server_tool", 400): ([bad_call], []),
+    ("run_server_tool", 404): ([], [no_tool]),
+    ("run_server_tool", 501): ([], [no_runtime]),
     **{(name, 403): ([ok], [not_allowed]) for name in REFUSED if _is_admin(name)},
     **{(name, 404): ([ok], []) for name in REFUSED if is_documented(name, 404)},
     **{(name, 501): ([ok], []) for name in REFUSED if is_documented(name, 501)},
@@ -603,6 +661,9 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     ("set_props", 200): ([], [ok_own]),
     ("set_props", 400): ([], [no_json]),
     ("set_props", 501): ([], [switched_off]),
+    ("predict", 200): ([], [ok_own, predicted]),
+    ("predict", 400): ([bad_request, bad_instances], []),
+    ("predict", 501): ([], [switched_off]),
     ("get_metrics", 200): ([], [ok_own]),
     ("get_metrics", 501): ([], [switched_off]),
     ("set_lora_adapters", 400): ([bad_scales, bad_query], []),

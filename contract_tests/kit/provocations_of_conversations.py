@@ -1,4 +1,4 @@
-"""Provokes statuses of the operations on stored responses and streams."""
+"""Provokes statuses of the operations on stored responses, conversations and streams."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import httpx
 
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import (
+    BODIES,
     RESPONSES,
     body,
     path,
@@ -38,6 +39,8 @@ def bad_response(server: Server, name: str) -> list[httpx.Response]:
     changes += [{"tool_choice": each} for each in ("must", {"type": "function", "name": "f"})]
     changes += [{"previous_response_id": each} for each in ("resp_0", "", 7)]
     changes += [{"text": {"format": {"type": "json_schema"}}}, {"text": {"format": "json"}}]
+    changes += [{"conversation": each} for each in (7, {}, {"id": 7}, "x" * 1025)]
+    changes.append({"conversation": "conv_0", "previous_response_id": "resp_0"})
     changes += [{"truncation": 5}, {"metadata": [1]}, {"reasoning": "high"}]
     if name in RESPONSES:
         schema = {"type": "json_schema", "schema": {"type": 5}}
@@ -57,6 +60,70 @@ def of_response(server: Server, name: str) -> list[httpx.Response]:
     response = server.ask("/v1/responses", body("create_response", background=background))
     where = path(name).replace("resp_0", response["id"])
     return [server.http.request(contract.operations()[name].method, where)]
+
+
+def unknown_conversation(server: Server, name: str) -> list[httpx.Response]:
+    """Continues conversations that aren't there."""
+    others: tuple[Any, ...] = ("conv_0", {"id": "conv_0"}, "resp_0", {"id": ""}, "a\0b")
+    return [send(server, name, conversation=each) for each in others]
+
+
+def of_conversation(server: Server, name: str) -> list[httpx.Response]:
+    made = server.ask("/v1/conversations", body("create_conversation"))
+    items = contract.check(server.get(f"/v1/conversations/{made['id']}/items"))["data"]
+    where = path(name).replace("conv_0", made["id"]).replace("msg_0", items[0]["id"])
+    return [_asked(server, name, where)]
+
+
+def no_such_conversation(server: Server, name: str) -> list[httpx.Response]:
+    """Requests conversations and items that aren't there."""
+    others = ("conv_" + "0" * 48, "resp_0", "x" * 1024, "%F0%9F%A6%99", "a%00b")
+    responses = [_asked(server, name, path(name).replace("conv_0", each)) for each in others]
+    if "msg_0" in path(name):
+        made = server.ask("/v1/conversations", body("create_conversation"))
+        where = path(name).replace("conv_0", made["id"])
+        responses += [_asked(server, name, where.replace("msg_0", each)) for each in others]
+    return responses
+
+
+def bad_conversation(server: Server, name: str) -> list[httpx.Response]:
+    """Sends invalid ids, items, labels and queries."""
+    where, wrong = path(name), list[httpx.Response]()
+    for id in ("conv_0", "msg_0"):
+        if id in where:
+            wrong.append(_asked(server, name, where.replace(id, "x" * 1025)))
+    if name == "list_conversation_items":
+        wrong += [server.get(where + query) for query in ("?limit=0", "?limit=x", "?order=up")]
+        made = server.ask("/v1/conversations", body("create_conversation"))
+        wrong.append(server.get(f"{where.replace('conv_0', made['id'])}?after=msg_0"))
+    changes: tuple[dict[str, Any], ...] = ({"metadata": [1]}, {"metadata": 7})
+    if "items" in BODIES.get(name, {}):
+        items: tuple[Any, ...] = (7, {}, "x", [7], [{}], [{"role": "user"}], [[]])
+        items += ([{"type": "item_reference", "id": "msg_0"}],)
+        changes = tuple({"items": each} for each in items)
+        made = server.ask("/v1/conversations", body("create_conversation"))
+        where = where.replace("conv_0", made["id"])
+    if name in BODIES:
+        headers = {"Content-Type": "application/json"}
+        malformed = (b"{", b"\xff\xfe", b"NaN", b"[]", b'"text"', b"7")
+        wrong += [server.post(where, content=raw, headers=headers) for raw in malformed]
+        wrong += [server.post(where, body(name, **change)) for change in changes]
+    return wrong
+
+
+def other_media(server: Server, name: str) -> list[httpx.Response]:
+    """Adds a file that only OpenAI's server has."""
+    made = server.ask("/v1/conversations", body("create_conversation"))
+    where = path(name).replace("conv_0", made["id"])
+    part = {"type": "input_file", "file_id": "file_1"}
+    items = [{"role": "user", "content": [part]}]
+    return [server.post(where, body(name, items=items))]
+
+
+def _asked(server: Server, name: str, where: str) -> httpx.Response:
+    """Sends the operation's small valid request to another path."""
+    sent = {"json": body(name)} if name in BODIES else {}
+    return server.http.request(contract.operations()[name].method, where, **sent)
 
 
 def replay(server: Server, name: str) -> list[httpx.Response]:

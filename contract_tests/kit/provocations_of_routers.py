@@ -1,5 +1,6 @@
 """Provokes statuses of the operations on models: on the list, and on a router."""
 
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
 import httpx
@@ -9,11 +10,12 @@ from contract_tests.kit import contract
 from contract_tests.kit.bodies import (
     BODIES,
     STREAMING,
+    body,
     path,
 )
 from contract_tests.kit.provocations_of_bodies import bad_request
 from contract_tests.kit.routers import set_status
-from contract_tests.kit.server import OwnServer, Server, needs_key
+from contract_tests.kit.server import SECONDS, OwnServer, Server, needs_key, wait_until
 from contract_tests.kit.situations import Situations, send, send_with_query
 
 
@@ -179,3 +181,20 @@ def without_key(server: Server, name: str) -> list[httpx.Response]:
     wrong = ({"Authorization": ""}, {"Authorization": "Bearer no"}, {"Authorization": "Basic no"})
     headers = [*wrong, {"Authorization": "", "x-api-key": "no"}]
     return [server.http.get(path(name) + "?reload=1", headers=each) for each in headers]
+
+
+def stream_of_loading_model(situations: Situations, name: str) -> list[httpx.Response]:
+    """Reads the stream of a request whose model is still loading, and deletes it, which ends the
+    request."""
+    where, chat = "/v1/stream?conv_id=contract+tests", body("create_chat_completion", stream=True)
+    headers = {"X-Conversation-Id": "contract tests"}
+    with situations.loading_router() as server, ThreadPoolExecutor(1) as pool:
+        address = path("create_chat_completion")
+        asked = pool.submit(server.http.post, address, json=chat, headers=headers)
+        wait_until(lambda: server.get(where).status_code == 503, "the model is loading")
+        loading = server.get(where)
+        assert server.http.delete(where).status_code == 204
+        stopped = contract.check(asked.result(SECONDS), 400)["error"]["message"]
+        assert "cancelled" in stopped
+        assert server.get(where).status_code == 404
+    return [loading]

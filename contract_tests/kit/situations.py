@@ -22,6 +22,7 @@ import pytest
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import (
     BODIES,
+    CONVERSATIONS,
     EMBEDDING,
     ENDLESS,
     FORMS,
@@ -124,7 +125,10 @@ class Situations:
         self._start = start
         self._launcher = launcher
         self._directory = directory
-        self._switched_on = ("--metrics", "--props", "--slot-save-path", str(directory))
+        predicting = ("--aip-mode", "PREDICTION", "--aip-http-port", "0")
+        tools = ("--tools", "read_file,get_info", "--tools-dir", str(directory))
+        slots = ("--slot-save-path", str(directory))
+        self._switched_on = ("--metrics", "--props", *slots, *predicting, *tools)
 
     @cached_property
     def open(self) -> OwnServer:
@@ -221,11 +225,8 @@ class Situations:
     @cached_property
     def loading(self) -> Mapping[str, httpx.Response]:
         """The answers of a server whose engine process is stopped at its start."""
-        folder = self._directory / "stopping"
-        folder.mkdir()
-        (folder / "sitecustomize.py").write_text(STOPPING, "ascii")
-        variables = {"PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))}
-        server = self._start(*self._switched_on, wait=False, api_key="key", variables=variables)
+        options: dict[str, Any] = {"wait": False, "variables": self._stopping()}
+        server = self._start(*self._switched_on, api_key="key", **options)
         try:
             wait_until(lambda: server.get("/health").status_code == 503, "it is loading")
             names = contract.operations().keys() - ENDLESS - set(FORMS)
@@ -234,6 +235,24 @@ class Situations:
             return answers | {n: server.http.post(path(n), files=form) for n in FORMS}
         finally:
             server.engine().resume()
+
+    def _stopping(self) -> dict[str, str]:
+        """Returns variables for a server whose engine processes are stopped at their start."""
+        folder = self._directory / "stopping"
+        folder.mkdir(exist_ok=True)
+        (folder / "sitecustomize.py").write_text(STOPPING, "ascii")
+        return {"PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))}
+
+    @contextlib.contextmanager
+    def loading_router(self) -> Iterator[OwnServer]:
+        """Yields a router that goes on loading its model until the end of the block."""
+        options: dict[str, Any] = {"wait": False, "variables": self._stopping()}
+        server = self._start("-c", str(N_CTX), router=True, api_key="key", **options)
+        try:
+            yield server
+        finally:
+            for engine in server.engines():
+                engine.resume()
 
     @cached_property
     def killed(self) -> Mapping[str, httpx.Response]:
@@ -280,22 +299,26 @@ class Situations:
 
     @cached_property
     def without_tables(self) -> Mapping[str, httpx.Response]:
-        """The answers to requests for responses and for usage after their tables were dropped."""
+        """The answers to requests for responses, conversations and usage after their tables were
+        dropped."""
         paths = [self._directory / f"{each}.db" for each in ("responses", "usage")]
         files = ("--responses-db", str(paths[0]), "--usage-db", str(paths[1]))
         server = self._start(*files, api_key="key")
         for path_, tables in zip(paths, (("items", "responses"), ("usage",)), strict=True):
             with contextlib.closing(sqlite3.connect(path_)) as connection:
                 connection.executescript("".join(f"DROP TABLE {each};" for each in tables))
-        return {name: send(server, name) for name in (*STORED, "get_usage")}
+        kept = (*STORED, "create_conversation", *CONVERSATIONS, "get_usage")
+        return {name: send(server, name) for name in kept}
 
     @cached_property
     def without_store(self) -> Mapping[str, httpx.Response]:
-        """The answers to requests for responses in a Redis server that doesn't exist."""
+        """The answers to requests for responses and conversations in a Redis server that doesn't
+        exist."""
         pytest.importorskip("redis", reason="the library of the extra `redis` isn't installed")
         url = f"unix://{self._directory / 'no-redis.sock'}"
         server = self._start("--responses-db", url, api_key="key")
-        return {name: send(server, name) for name in STORED}
+        kept = (*STORED, "create_conversation", *CONVERSATIONS)
+        return {name: send(server, name) for name in kept}
 
     @cached_property
     def stalled(self) -> Mapping[str, httpx.Response]:
@@ -332,5 +355,5 @@ def needs_engine(name: str) -> bool:
     return (
         "500" in definition["responses"]
         and name not in (*STORED, *FORMS, "get_usage")
-        and not {"models", "ollama_models"} & {*definition["tags"]}
+        and not {"conversations", "models", "ollama_models"} & {*definition["tags"]}
     )

@@ -11,9 +11,9 @@ from contract_tests.kit import lint
 
 KEPT = {
     # equal in all examples
-    "call_id", "completed_at", "created", "created_at", "expires_at", "first_id", "id", "item_id",
-    "last_id", "modified_at", "responseId", "seed", "signature", "started_at", "timestamp",
-    "tool_call_id",
+    "call_id", "completed_at", "created", "created_at", "encrypted_content", "expires_at",
+    "first_id", "id", "item_id", "last_id", "modified_at", "responseId", "seed", "signature",
+    "started_at", "timestamp", "tool_call_id",
     # machine, build and files
     "build_info", "cwd", "digest", "filename", "media_marker", "model_path", "modelfile",
     "n_bytes", "path", "system_fingerprint",

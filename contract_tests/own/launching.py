@@ -23,7 +23,7 @@ VOLATILE = {
     "cached_ram_tokens", "cached_disk_tokens",
     "media_marker", "created_at", "completed_at", "item_id", "cache_write_tokens",
     "total_duration", "load_duration", "prompt_eval_duration", "eval_duration",
-    "timestamp", "memory",
+    "timestamp", "memory", "encrypted_content",
 }  # fmt: skip
 """Fields that differ from one answer to the next."""
 
@@ -31,6 +31,8 @@ VOLATILE = {
 def settled(value: Any) -> Any:
     """Returns `value` without volatile fields."""
     if isinstance(value, dict):
+        if value.get("object") == "response.compaction":
+            value = {**value, "usage": None}  # of a summary, which the cache may change
         return {k: settled(v) for k, v in value.items() if k not in VOLATILE or k == "servers"}
     return [settled(each) for each in value] if isinstance(value, list) else value
 

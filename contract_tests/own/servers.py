@@ -60,7 +60,7 @@ def free_port() -> int:
 def environment(**variables: str) -> dict[str, str]:
     """Returns this process's variables without the ones that change the server's options, and with
     `variables`."""
-    ours = ("LLAMA_", "HF_")  # the hub's variables, too: its address, its cache, its token
+    ours = ("LLAMA_", "AIP_", "HF_")  # the hub's variables, too: its address, its cache, its token
     libraries = "LLAMA_CPP_LIB_PATH"  # llama.cpp's own, which changes no option
     inherited = {
         name: value

@@ -16,13 +16,13 @@ import pytest
 import yaml
 
 from contract_tests.kit import contract, lint
-from contract_tests.kit.bodies import KEPT, STORED, STREAMING, body
+from contract_tests.kit.bodies import KEPT, STREAMING, body
 from contract_tests.kit.events import read_events
 from contract_tests.kit.routers import set_status
 from contract_tests.kit.server import Launcher, OwnServer, Start
 from contract_tests.own import answer_examples
 from contract_tests.own.answer_examples import closest, differences, parsed, words
-from contract_tests.own.test_request_examples import address
+from contract_tests.own.test_request_examples import address, stored
 from tools.models.build import ensure_adapter
 
 JSON, TEXT = contract.JSON, "text/plain"
@@ -57,6 +57,11 @@ ELSEWHERE = {
     ("pull_ollama_model", "lines"): "needs a hub: test_ollama_router.py",
     ("control_chat_completion", "done"): "needs thoughts that go on: test_kept_streams.py",
     ("stream_model_events", "example"): "has no end: test_router_models.py",
+    ("list_server_tools", "example"): "needs an MCP server: test_server_tools.py",
+    ("run_server_tool", "text"): "depends on files: test_server_tools.py",
+    ("run_server_tool", "failed"): "depends on files: test_server_tools.py",
+    ("run_server_tool", "chunk"): "needs a sandbox: test_server_tools.py",
+    ("run_server_tool", "done"): "needs a sandbox: test_server_tools.py",
     ("create_chat_completion", "thought"): "depends on chance here: test_tools.py",
     ("create_response", "error"): "an engine that dies: test_responses_client.py",
     ("create_ollama_chat", "error"): "an engine that dies: test_ollama.py",
@@ -167,6 +172,7 @@ class Servers:
         adapters = [str(ensure_adapter(each, self._directory)) for each in ("lora-a", "lora-b")]
         return self._start(
             *("--metrics", "--props", "--slot-save-path", str(self._directory)),
+            *("--aip-mode", "PREDICTION", "--aip-http-port", "0"),
             *(each for adapter in adapters for each in ("--lora", adapter)),
         )
 
@@ -192,18 +198,22 @@ def servers(
 def answer(example: Example, servers: Servers) -> httpx.Response:
     """Returns the answer to the documented request, after the requests that it depends on."""
     server, operation = servers.of(example.operation), contract.operations()[example.operation]
-    content, kept = asked(example), ""
+    content = asked(example)
     if example.operation in STREAMING:
         content = seeded(content)
-    if example.operation in STORED:
-        question = seeded(asked(example._replace(operation="create_response")))
-        background = example.operation == "cancel_response"
-        kept = server.ask("/v1/responses", {**question, "background": background})["id"]
+
+    def question(name: str) -> Any:
+        found = asked(example._replace(operation=name))
+        return seeded(found) if name in STREAMING else found
+
+    kept = stored(server, example.operation, question)
     where, query = address(operation, kept)
     if example.operation in (*KEPT, "lookup_streams"):
         id_ = query.get("conv_id") or content["conversation_ids"][0]
-        question = asked(example._replace(operation="create_chat_completion"))
-        talk, headers = {**seeded(question), "stream": True}, {"X-Conversation-Id": id_}
+        talk, headers = (
+            {**question("create_chat_completion"), "stream": True},
+            {"X-Conversation-Id": id_},
+        )
         assert server.post("/v1/chat/completions", talk, headers=headers).status_code == 200
     if example.operation in ("load_model", "unload_model"):
         other = "unloaded" if example.operation == "load_model" else "loaded"

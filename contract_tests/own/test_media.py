@@ -16,9 +16,11 @@ import pytest
 from PIL import Image
 
 from contract_tests.kit import contract
+from contract_tests.kit.chats import test_open_responses
 from contract_tests.kit.provocations_of_media import recording
 from contract_tests.kit.server import SECONDS, Launcher, OwnServer, Start
 from tests.support.pdf_files import SCAN, encrypted, pdf, words
+from tests.support.video_files import sound_file, video_file
 
 SHORT = {"max_tokens": 8, "temperature": 0}
 MODEL = "any"
@@ -50,6 +52,14 @@ def image(data: bytes) -> dict[str, Any]:
 
 def sound(data: bytes) -> dict[str, Any]:
     return {"type": "input_audio", "input_audio": {"data": encoded(data), "format": "wav"}}
+
+
+def film(data: bytes, form: str = "input_video") -> dict[str, Any]:
+    return {"type": form, form: {"data" if form == "input_video" else "url": encoded(data)}}
+
+
+def film_at(address: str) -> dict[str, Any]:
+    return {"type": "video_url", "video_url": {"url": address}}
 
 
 def user(*parts: Any) -> dict[str, Any]:
@@ -128,6 +138,11 @@ def test_openai_responses(openai_client: openai.OpenAI, server: OwnServer) -> No
     assert kept.type == "message"
 
 
+def test_the_image_of_open_responses(server: OwnServer) -> None:
+    """The kit's own server reads no images, so the kit skips this test there."""
+    test_open_responses.test_image_input(server)
+
+
 def test_openai_transcriptions(openai_client: openai.OpenAI) -> None:
     file = ("speech.wav", recording())
     asked: Any = {"model": MODEL, "file": file, "temperature": 0}
@@ -169,6 +184,100 @@ def test_ollama(server: OwnServer) -> None:
     expected = said(server, user(image(picture(1)), text("See")))
     assert answer.message.content == generated.response == expected
     assert {"vision", "audio"} <= {*(client.show(MODEL).capabilities or ())}
+
+
+# ---- videos ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def filming(module_server: Start, launcher: Launcher, directory: Path) -> OwnServer:
+    """A server with image input that merges two successive frames."""
+    (directory / "v.mp4").write_bytes(video_file(n_pictures=40))  # 4 s
+    (directory / "longer.mp4").write_bytes(video_file(n_pictures=80))
+    model, projector = map(launcher.model_file, ("tiny-mrope", "tiny-mmproj-mrope"))
+    options = ("--mmproj", projector, "--media-path", str(directory), "--video-max-frames", "20")
+    return module_server("-m", model, *options, named=True)
+
+
+def test_videos_of_every_form(filming: OwnServer, directory: Path) -> None:
+    data = (directory / "v.mp4").read_bytes()
+    whole = chat(filming, user(text("See"), film(data)))
+    expected = whole["choices"][0]["message"]["content"]
+    shown = f"data:video/mp4;base64,{encoded(data)}"
+    for part in (
+        film(data, "video_url"),
+        film_at("file://v.mp4"),
+        {"type": "image_url", "image_url": {"url": shown}},
+    ):
+        assert said(filming, user(text("See"), part)) == expected
+    parts = [{"text": "See"}, {"inlineData": {"mimeType": "video/mp4", "data": encoded(data)}}]
+    body = {"contents": [{"role": "user", "parts": parts}],
+            "generationConfig": {"maxOutputTokens": 8, "temperature": 0}}  # fmt: skip
+    answer = contract.check(filming.post("/v1beta/models/any:generateContent", body))
+    [candidate] = answer["candidates"]
+    assert "".join(part["text"] for part in candidate["content"].get("parts", ())) == expected
+    streamed = filming.post(
+        "/v1/chat/completions",
+        {"messages": [user(text("See"), film(data))], **SHORT, "stream": True},
+    )
+    contract.check(streamed)
+
+
+def test_a_video_is_its_frames_with_times(filming: OwnServer, directory: Path) -> None:
+    """The tokens are those of the texts and of an image for each pair of frames."""
+    data = (directory / "v.mp4").read_bytes()
+    native = contract.check(filming.get("/props"))["media_marker"]
+    prompt = {"prompt_string": native, "multimodal_data": [encoded(data)]}
+    whole = contract.check(
+        filming.post("/completion", {"prompt": prompt, "n_predict": 1, "cache_prompt": False})
+    )
+    assert whole["prompt"].count("<__media__>") == 9  # 1, and 15 in pairs
+    rows = Image.new("RGB", (64, 48))
+    file = io.BytesIO()
+    rows.save(file, "PNG")
+    single = {"prompt_string": native, "multimodal_data": [encoded(file.getvalue())]}
+
+    def n_tokens(given: Any) -> int:
+        body = {"prompt": given, "n_predict": 1, "cache_prompt": False}
+        return int(contract.check(filming.post("/completion", body))["tokens_evaluated"])
+
+    n_text = sum(
+        len(contract.check(filming.post("/tokenize", {"content": each}))["tokens"])
+        for each in ("Video:", "[0m0.00s]")
+    )
+    assert n_tokens(prompt) == 9 * n_tokens(single) + n_text
+
+
+@pytest.mark.parametrize(
+    ("part", "status", "word"),
+    [
+        (film(b""), 400, "it is empty"),
+        (film(b"#EXTM3U\n/etc/passwd\n"), 400, "it is not one of MP4"),
+        (film(recording()), 400, "WAV file where a video is expected"),
+        (film(sound_file()), 400, "it contains no video"),
+        (film(video_file()[:200]), 400, "damaged or incomplete MP4 file"),
+        (film(video_file("matroska", "ffv1")), 400, "ffv1, is not supported"),
+        (film_at("http://localhost:1/a.mp4"), 501, "--media-urls"),
+        (film_at("file://longer.mp4"), 400, "more than the 20 frames that are allowed"),
+    ],
+)
+def test_videos_that_are_refused(
+    part: dict[str, Any], status: int, word: str, filming: OwnServer
+) -> None:
+    assert word in refused(filming, part, status)
+    assert said(filming, user(text("See"), film(video_file())))
+
+
+def test_embeddings_of_videos(embedding: OwnServer) -> None:
+    short, other = video_file(n_pictures=4), video_file(n_pictures=4, rate=2)
+    contents = [
+        [text("See"), film(short)],
+        [text("See"), film(short, "video_url")],
+        [text("See"), film(other)],
+    ]
+    first, same, different = vectors(embedding, *contents)
+    np.testing.assert_allclose(first, same, atol=1e-4)
+    assert np.abs(first - different).max() > 1e-3
 
 
 # ---- documents ---------------------------------------------------------------------------
@@ -421,7 +530,7 @@ def test_a_hundred(server: OwnServer) -> None:
 def test_properties_of_the_server(server: OwnServer, seeing: OwnServer) -> None:
     for each, kinds in ((server, ["image", "audio"]), (seeing, ["image"])):
         modalities = contract.check(each.get("/props"))["modalities"]
-        assert modalities == {"vision": True, "audio": "audio" in kinds, "video": False}
+        assert modalities == {"vision": True, "audio": "audio" in kinds, "video": True}
         models = contract.check(each.get("/v1/models"))
         assert models["data"][0]["architecture"]["input_modalities"] == ["text", *kinds]
         assert "multimodal" in models["models"][0]["capabilities"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from contract_tests.kit.server import Start
+from contract_tests.kit.server import Server, Start
 from contract_tests.own.launching import one_line
 from contract_tests.own.servers import run
 from specllama.engine.shipped import model_path
@@ -82,3 +82,53 @@ def test_a_context_that_memory_has_no_room_for_is_refused_with_one_that_fits(fit
     assert "there is no memory for this: " in line
     assert "a context of 2147483647 tokens needs " in line
     assert re.search(r"; -c [1-9]\d* (or -ctk q8_0 -ctv q8_0 )?would fit", line)
+
+
+def test_a_limit_of_each_slot_of_a_common_cache(own_server: Start) -> None:
+    server = own_server("-np", "3", "-kvu", "--kv-unified-per-slot", "300")
+    assert server.get("/props").json()["default_generation_settings"]["n_ctx"] == 300
+    assert [slot["n_ctx"] for slot in server.slots()] == [300] * 3
+    answer = server.post("/completion", {"prompt": [5] * 301, "n_predict": 0})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["type"], error["n_ctx"]) == ("exceed_context_size_error", 300)
+    text = {**REQUEST, "n_predict": -1}
+    ended = server.ask("/completion", text)
+    assert ended["tokens_evaluated"] + ended["tokens_predicted"] == 300
+
+
+def bytes_saved(server: Server) -> float:
+    metrics = server.get("/metrics").text
+    [found] = re.findall(r"(?m)^specllama_cache_ram_bytes(?:\{.*\})? (\S+)$", metrics)
+    return float(found)
+
+
+@pytest.mark.parametrize("options", [(), ("--no-cache-idle-slots",)], ids=["default", "off"])
+def test_long_idle_texts_are_found_again(own_server: Start, options: tuple[str, ...]) -> None:
+    """By default, the server's own times decide whether a text stays in the KV cache: all of its
+    tokens are cached in both cases."""
+    server = own_server(*("-np", "2", "-kvu", "-c", "8192", "--metrics", *options))
+    prompts = [[*range(first, first + 90)] * 16 for first in (10, 20, 30, 40)]
+    for prompt in prompts:
+        server.ask("/completion", {**REQUEST, "prompt": prompt})
+    for prompt in prompts:
+        timings = server.ask("/completion", {**REQUEST, "prompt": prompt})["timings"]
+        assert timings["cache_n"] == len(prompt) - 1
+        assert timings["cache_n"] == timings["cache_kv_n"] + timings["cache_ram_n"]
+    if options:
+        assert "specllama_cache_ram_bytes 0" in re.sub(
+            r"\{.*\}|\.0", "", server.get("/metrics").text
+        )
+
+
+def test_texts_of_idle_slots_leave_a_common_cache(own_server: Start) -> None:
+    """What a user of llama-server sees: a cleared slot's text is in the host's memory, and its
+    prompt can be used again."""
+    server = own_server(*("-np", "2", "-kvu", "--cache-idle-slots", "--metrics", "-c", "2048"))
+    prompt = "Once upon a time in a land far away, there lived a brave knight. " * 3
+    server.ask("/completion", {**REQUEST, "prompt": prompt, "id_slot": 0})
+    assert bytes_saved(server) == 0
+    server.ask("/completion", {**REQUEST, "id_slot": 1})
+    assert bytes_saved(server) > 0
+    timings = server.ask("/completion", {**REQUEST, "prompt": prompt})["timings"]
+    assert timings["cache_n"] == timings["cache_kv_n"] + timings["cache_ram_n"]

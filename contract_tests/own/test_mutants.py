@@ -63,9 +63,13 @@ def proxied(
     (keys := folder / "keys.toml").write_text(LIMITED_KEY, "ascii")
     keys.chmod(0o600)
     adapter = ensure_adapter("lora-a", tmp_path_factory.mktemp("adapters"))
+    tools = ("--tools", "read_file", "--tools-dir", str(folder))
     # A mutant may remove the end of a text; without `-n` the text would fill the context.
     argv: dict[Kind, tuple[str, ...]] = {
-        "one model": ("-n", "64", "--metrics", "--lora", str(adapter), "--lora-init-without-apply"),
+        "one model": (
+            *("-n", "64", "--metrics", *tools),
+            *("--lora", str(adapter), "--lora-init-without-apply"),
+        ),
         "router": ("-n", "64", *zoo.arguments(), "--models-max", "2"),
         "seeing": ("-n", "64", "--mmproj", model_file("tiny-mmproj"), "-m"),
         "embedder": ("--embeddings", "--pooling", "mean"),

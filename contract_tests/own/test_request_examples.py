@@ -1,15 +1,15 @@
 """Every example of a request works with a server that was started without options, and `/docs`
 sends it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from contract_tests.kit import contract, lint
-from contract_tests.kit.bodies import ENDLESS, KEPT, REFUSED, STORED, body
+from contract_tests.kit.bodies import CONVERSATIONS, ENDLESS, KEPT, REFUSED, STORED, TOOLS, body
 from contract_tests.kit.routers import set_status
-from contract_tests.kit.server import OwnServer, Start
+from contract_tests.kit.server import OwnServer, Server, Start
 
 Example = tuple[str, str, Any]
 
@@ -29,18 +29,30 @@ def examples() -> Iterator[Example]:
                 yield name, label, value
 
 
-def address(operation: lint.Operation, kept: str) -> tuple[str, dict[str, Any]]:
-    """Returns path and query with the examples of all parameters; `kept` is the id of a
-    response."""
+def address(operation: lint.Operation, kept: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """Returns path and query with the examples of all parameters; `kept` has the ids of what is
+    stored, by their parameters."""
     where, query = operation.path, {}
     for parameter in operation.definition.get("parameters", ()):
         name, shown = parameter["name"], [value for _, value in lint.examples(parameter)]
         if parameter["in"] == "path":
-            value = kept if name == "response_id" else shown[0]
-            where = where.replace(f"{{{name}}}", str(value))
+            where = where.replace(f"{{{name}}}", str(kept.get(name, shown[0])))
         elif parameter["in"] == "query" and shown:
             query[name] = str(shown[0]).lower() if isinstance(shown[0], bool) else shown[0]
     return where, query
+
+
+def stored(server: Server, name: str, asked: Callable[[str], Any]) -> dict[str, str]:
+    """Returns the path parameters of what an operation needs, which is stored now. `asked` returns
+    the body for the operation that stores it."""
+    if name in STORED:
+        question = {**asked("create_response"), "background": name == "cancel_response"}
+        return {"response_id": server.ask("/v1/responses", question)["id"]}
+    if name in CONVERSATIONS:
+        id = server.ask("/v1/conversations", asked("create_conversation"))["id"]
+        [item] = contract.check(server.get(f"/v1/conversations/{id}/items"))["data"]
+        return {"conversation_id": id, "item_id": item["id"]}
+    return {}
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +68,7 @@ def plain(module_server: Start, hub: dict[str, str]) -> OwnServer:
 )
 def test_an_example_works(name: str, label: str, content: Any, plain: OwnServer) -> None:
     operation = contract.operations()[name]
-    kept = ""
-    if name in STORED:
-        asked = body("create_response", background=name == "cancel_response")
-        kept = plain.ask("/v1/responses", asked)["id"]
-    where, query = address(operation, kept)
+    where, query = address(operation, stored(plain, name, body))
     if name in KEPT:
         asked = body("create_chat_completion", stream=True)
         headers = {"X-Conversation-Id": query["conv_id"]}
@@ -76,8 +84,10 @@ def test_an_example_works(name: str, label: str, content: Any, plain: OwnServer)
         statuses = {int(each) for each in operation.definition["responses"]} - {401}
         assert response.status_code in statuses
         contract.check(response, response.status_code)
+    elif "x-websocket" in operation.definition:  # test_responses_socket.py shakes hands
+        contract.check(response, 426)
     elif option := operation.definition.get(OPTION):
-        contract.check(response, 501)
+        contract.check(response, 403 if name in TOOLS else 501)
         assert option in contract.message(response)
     else:
         contract.check(response, 204 if name == "delete_stream" else 200)
@@ -88,7 +98,7 @@ def test_descriptions_name_the_required_option() -> None:
         if option := operation.definition.get(OPTION):
             is_alias = operation.definition["summary"].startswith("Alias of ")
             assert is_alias or option in operation.definition["description"], name
-            assert "501" in operation.definition["responses"], name
+            assert ("403" if name in TOOLS else "501") in operation.definition["responses"], name
 
 
 def test_docs_sends_the_first_example(plain: OwnServer) -> None:

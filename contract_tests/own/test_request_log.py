@@ -12,7 +12,8 @@ import yaml
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import BODIES, ENDLESS, GENERATING, body, path
 from contract_tests.kit.server import API_KEY, OwnServer, Start, wait_until
-from contract_tests.own.servers import ROOT
+from contract_tests.own.launching import one_line
+from contract_tests.own.servers import ROOT, run
 from tools.models.zoo import RERANKER, Zoo
 
 SECRET = "cherimoya"
@@ -312,3 +313,35 @@ def test_engine_lines_are_lines_of_the_log(own_server: Start) -> None:
         line["logger"] == "specllama.engine.llama" and line["level"] == "debug" for line in found
     )
     assert any("was ended by SIGKILL; a new one is started" in line["message"] for line in found)
+
+
+# ---- prompts in files
+
+
+def test_prompts_are_in_files_and_not_in_the_log(own_server: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "prompts"
+    server = own_server("--log-prompts-dir", str(folder))
+    text = f"the {SECRET} ../../../swims"
+    chat = {"messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    server.ask("/v1/chat/completions", chat)
+    server.ask("/completion", {"prompt": [text, [1, 2]], "n_predict": 1})
+    server.ask("/infill", {"input_prefix": text, "input_suffix": "after", "n_predict": 1})
+    refused = server.post("/completion", {"prompt": [10**6], "n_predict": 1})
+    assert refused.status_code == 400
+    server.ask("/v1/chat/completions/input_tokens", chat)
+    assert server.stop() == 0
+    contents = [file.read_text("utf-8") for file in sorted(folder.iterdir())]
+    assert [SECRET in content for content in contents] == [True, True, False, True, False]
+    assert contents[0] != text, "with the markers of the chat template"
+    assert text in contents[0]
+    assert contents[1] == text
+    assert json.loads(contents[2]) == [1, 2]
+    assert json.loads(contents[3])["input_prefix"] == [text]
+    assert json.loads(contents[4]) == [10**6]
+    assert SECRET not in server.log.read_text("utf-8")
+
+
+def test_a_directory_for_prompts_that_can_not_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = run("--log-prompts-dir", str(tmp_path / "file" / "below"))
+    assert "--log-prompts-dir: cannot create the directory" in one_line(done)

@@ -36,6 +36,7 @@ from contract_tests.own.servers import MODEL, start_connexion
 from tools.models.build import ensure_adapter
 from tools.models.zoo import CHAT, EMBEDDER, FIM, NAMES, OTHER_CHAT, PRESETS, RERANKER, Zoo
 
+COMPACTING = ("compact_response", "compact_response_alias")
 PAIRS: dict[str, tuple[str, str]] = {
     **dict.fromkeys((*GENERATING, *RESPONSES, *COUNTING, *ANTHROPIC), (CHAT, OTHER_CHAT)),
     **dict.fromkeys(EMBEDDING, (EMBEDDER, CHAT)),
@@ -147,7 +148,17 @@ def without_model(value: Any) -> Any:
 
 def test_every_operation_that_can_name_a_model_is_tested() -> None:
     elsewhere = {"pull_ollama_model"}  # test_ollama_router.py
+    elsewhere |= {*COMPACTING}
     assert {*NAMED} - elsewhere == PAIRS.keys() | {*IN_QUERY}
+
+
+@pytest.mark.parametrize("operation", COMPACTING)
+def test_a_compaction_is_made_by_the_model_that_it_names(operation: str, router: OwnServer) -> None:
+    """The answers are sealed, so they can't be compared."""
+    for name in (CHAT, OTHER_CHAT):
+        contract.check(router.post(path(operation), body(operation, model=name)))
+        assert status(router, name)["value"] == "loaded"
+    contract.check(router.post(path(operation), body(operation, model="missing")), 400)
 
 
 @pytest.mark.parametrize("operation", PAIRS)

@@ -1,5 +1,6 @@
 """A server of many models: loading, unloading, and the requests meanwhile."""
 
+import json
 import queue
 import shutil
 import signal
@@ -13,6 +14,7 @@ import pytest
 
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import body, path, with_query
+from contract_tests.kit.events import read_events
 from contract_tests.kit.routers import (
     LOADED,
     UNLOADED,
@@ -280,6 +282,26 @@ def test_one_killed_engine_disturbs_no_other_model(
         assert contract.check(response.result(SECONDS))["tokens_predicted"] == LONG
     contract.check(server.post("/completion", body("create_completion", model=CHAT)))
     assert set(others) <= loaded(server)
+
+
+def test_a_stream_goes_on_without_its_client_while_its_model_loads(a_router: Routers) -> None:
+    server = a_router("--models-max", "1")
+    where = "/v1/stream?conv_id=c"
+    data = json.dumps({**long_stream(OTHER_CHAT, 20), "stream": True}).encode()
+    headers = {"X-Conversation-Id": "c", "Content-Type": "application/json"}
+    set_status(server, CHAT, LOADED)
+    engine = server.engine()
+    with server.stream("/completion", long_stream(CHAT)) as (_, events):
+        next(events)
+        engine.suspend()  # so the other model has to wait for its place
+        connection = server.raw(server.head("/completion", len(data), **headers) + data)
+        wait_until(lambda: server.get(where).status_code == 503, "the request waits for its model")
+        connection.close()
+        engine.resume()
+        list(events)
+    wait_until(lambda: server.get(where).status_code == 200, "the stream has begun")
+    *_, last = read_events([server.get(where).content])
+    assert last.json["tokens_predicted"] == 20
 
 
 # ---- --models-max ----------------------------------------------------------------------------

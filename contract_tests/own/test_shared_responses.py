@@ -1,6 +1,7 @@
 """Stored responses that several servers share, in a file or in Redis."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.support.redis_servers import RedisProcess, redis_server
 LONG = {"n_predict": 8000, "ignore_eos": True, "max_output_tokens": None}
 ARGV = ("-c", "16384", "-np", "2")
 LOST = "couldn't store it"
+RUNNING = ("queued", "in_progress")
 
 
 def ask(server: Server, **changes: Any) -> Any:
@@ -61,6 +63,72 @@ def test_each_finds_the_responses_of_the_other(servers: list[OwnServer]) -> None
     contract.check(one.get(f"/v1/responses/{first['id']}"), 404)
     refused = one.post("/v1/responses", body("create_response", previous_response_id=third["id"]))
     assert first["id"] in contract.message(refused)
+
+
+def test_each_continues_the_conversations_of_the_other(servers: list[OwnServer]) -> None:
+    one, other = servers
+    talk = one.ask("/v1/conversations", {"items": [{"role": "user", "content": "I am Ann."}]})
+    where, n = f"/v1/conversations/{talk['id']}/items", 8
+    sealed = ["reasoning.encrypted_content"]
+
+    def asked(index: int) -> Any:
+        background = {"background": index % 4 == 3, "include": sealed}
+        return ask(servers[index % 2], input=str(index), conversation=talk["id"], **background)
+
+    with ThreadPoolExecutor(n) as pool:
+        made = [each["id"] for each in pool.map(asked, range(n))]
+
+    def all_ended() -> bool:
+        return not any(get(other, id)["status"] in RUNNING for id in made)
+
+    wait_until(all_ended, "they end")
+    items = contract.check(other.get(f"{where}?order=asc&limit=100"))["data"]
+    assert items == contract.check(one.get(f"{where}?order=asc&limit=100"))["data"]
+    groups = {
+        each["content"][0]["text"]: index for index, each in enumerate(items[1:]) if each["id"]
+    }
+    for index, id in enumerate(made):
+        start = 1 + groups[str(index)]
+        output = get(one, id)["output"]
+        assert items[start + 1 : start + 1 + len(output)] == output
+    assert len(items) == 1 + n + sum(len(get(one, id)["output"]) for id in made)
+    contract.check(other.http.delete(f"/v1/conversations/{talk['id']}"))
+    contract.check(one.get(where), 404)
+
+
+def test_each_reads_the_sealed_reasoning_of_the_other(servers: list[OwnServer]) -> None:
+    one, other = servers
+    sealed = sealed_thought(one)
+    assert read_thought(other, sealed) == read_thought(one, sealed) != []
+
+
+def test_sealed_reasoning_survives_a_restart(own_server: Start, tmp_path: Path) -> None:
+    sealed = sealed_thought(own_server(*ARGV))
+    assert read_thought(own_server(*ARGV), sealed)
+    key = str(tmp_path / "secret")
+    first, second = (own_server(*ARGV, "--responses-key-file", key) for _ in range(2))
+    assert not read_thought(first, sealed)
+    assert read_thought(second, sealed_thought(first))
+
+
+def sealed_thought(server: Server) -> str:
+    """Returns the sealed reasoning of a response."""
+    thinking = {"reasoning_budget_tokens": 8, "thinking_forced_open": True, "ignore_eos": True}
+    include = ["reasoning.encrypted_content"]
+    asked = {"chat_template_kwargs": {"enable_thinking": True}, "max_output_tokens": 48}
+    made = ask(server, include=include, **asked, **thinking)
+    return str(
+        next(each for each in made["output"] if each["type"] == "reasoning")["encrypted_content"]
+    )
+
+
+def read_thought(server: Server, sealed: str) -> list[Any]:
+    """Returns the content that the server reads from sealed reasoning."""
+    item = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
+    made = ask(server, input=[{"role": "user", "content": "Hello"}, item])
+    page = contract.check(server.get(f"/v1/responses/{made['id']}/input_items"))
+    content: list[Any] = page["data"][0]["content"]
+    return content
 
 
 def test_a_response_in_the_background_is_everywhere(servers: list[OwnServer]) -> None:

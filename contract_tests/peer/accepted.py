@@ -7,7 +7,13 @@ import json
 from collections.abc import Collection
 from pathlib import Path
 
-from contract_tests.peer import rows_of_answers, rows_of_keys, rows_of_requests
+from contract_tests.peer import (
+    rows_of_answers,
+    rows_of_keys,
+    rows_of_options,
+    rows_of_requests,
+    rows_of_states,
+)
 from contract_tests.peer.comparison import Difference
 from contract_tests.peer.request import Request
 from contract_tests.peer.row import Accepted, Extent
@@ -39,6 +45,21 @@ tokens. Of
 
 | | llama-server | specllama | why |
 |---|---|---|---|"""
+OPTIONS = """
+## Options
+
+These options of llama-server have the same meaning, except for what this table says.
+[Options](options.md) lists the ones that have no effect, or are refused.
+
+| option | llama-server | specllama | why |
+|---|---|---|---|"""
+STATES = """
+## Beyond single requests
+
+Comparing answers doesn't show these differences; llama-server's own tests do.
+
+| | llama-server | specllama | why |
+|---|---|---|---|"""
 
 
 def page() -> str:
@@ -52,7 +73,9 @@ def page() -> str:
     said = f"{', '.join(parts[:-1])}, and {parts[-1]}"
     total = f"{sum(counts.values()):,}"
     introduction = INTRODUCTION.format(total=total, counts=said)
-    return "\n".join([introduction, *rows, ""])
+    options = (f"| {' | '.join(each)} |" for each in rows_of_options.ROWS)
+    states = (f"| {' | '.join(each)} |" for each in rows_of_states.ROWS)
+    return "\n".join([introduction, *rows, STATES, *states, OPTIONS, *options, ""])
 
 
 def recorded() -> dict[Extent, int]:

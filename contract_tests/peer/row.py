@@ -23,7 +23,7 @@ class Extent(IntEnum):
 class Accepted:
     """A row of the table. It covers a difference if `causes` matches the whole cause, and if
     `paths` and `requests`, if given, match the beginnings of the request's path and name. A row for
-    behaviour that the peer has only in some runs is shown `sometimes`."""
+    behaviour that a server has only in some runs is shown `sometimes`."""
 
     title: str
     there: str

@@ -195,9 +195,10 @@ ROWS = (
     Accepted(
         "Reasoning in Responses",
         "The item has an empty `encrypted_content`; streams have only the events of its text.",
-        "The item has no such field; streams also have the events of its parts.",
+        "The item has no such field, unless `include` asks for it; then it is the sealed reasoning."
+        " Streams also have the events of its parts.",
         "OpenAI's API has the field only on request, and has those events.",
-        r"missing (output\[\]\.|item\.)?encrypted_content|events count",
+        r"(missing|value) (output\[\]\.|item\.)?encrypted_content|events count",
         r"(/v1)?/responses$",
     ),
     Accepted(

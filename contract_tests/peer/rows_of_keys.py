@@ -31,8 +31,9 @@ _OF_A_MESSAGE = (
     "usage.output_tokens_details", "usage.server_tool_use", "usage.service_tier",
 )  # fmt: skip
 _OF_A_RESPONSE = (
-    "background", "completed_at", "content_index", "created_at", "error", "frequency_penalty",
-    "incomplete_details", "instructions", "logprobs", "max_output_tokens", "max_tool_calls",
+    "background", "completed_at", "content_index", "conversation", "created_at", "error",
+    "frequency_penalty", "incomplete_details", "instructions", "logprobs", "max_output_tokens",
+    "max_tool_calls",
     "metadata", "model", "output", "output[].status", "output[].summary", "output_index",
     "parallel_tool_calls", "part.annotations", "part.logprobs", "presence_penalty",
     "previous_response_id", "prompt_cache_key", "reasoning", "safety_identifier",
@@ -148,6 +149,12 @@ ROWS = (
         ["error.code"],
         "All other errors have `code`.",
         r"/tools|/cors-proxy|/v1/streams/lookup",
+    ),
+    Accepted.more(
+        "`reason` in some errors",
+        ["error.reason"],
+        "Clients of Responses see that they have to send the whole conversation again.",
+        r"(/v1)?/responses$",
     ),
     Accepted.more(
         "More series in `/metrics`",

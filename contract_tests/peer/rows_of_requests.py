@@ -283,11 +283,15 @@ ROWS = (
     ),
     Accepted(
         "Videos",
-        "They are accepted if an external program can decode them.",
-        "Status 501, and `modalities.video` is false.",
-        "No external program runs on data from a request.",
+        "FFmpeg's programs decode them. `modalities.video` is true with any model for images.",
+        'A library decodes them, in a process with limits: `pip install "specllama[video]"`. '
+        "Without it the status is 501, and `modalities.video` is false. `--video-ffmpeg-dir` has "
+        "no effect.",
+        "No external program runs on data from a request, and the library bundles codecs under the "
+        "GPL, so it is optional.",
         r"value modalities\.video",
         requests=r"media: properties",
+        sometimes=True,
     ),
     Accepted(
         "Items, `metadata`, `top_logprobs` and `tools: null` in Responses",
@@ -299,12 +303,21 @@ ROWS = (
         requests=r"responses: (an item of a type unknown|metadata|top_logprobs|tools null)",
     ),
     Accepted(
-        "`conversation` and `prompt` in Responses",
-        "They are ignored.",
-        "Status 501.",
+        "`conversation` in Responses",
+        "It is ignored.",
+        "The items of the conversation come first, and the response is added to it. An unknown "
+        "conversation is answered with 404.",
         "An answer would ignore earlier turns of the conversation.",
+        r"status 404 for 200",
+        requests=r"responses: a conversation",
+    ),
+    Accepted(
+        "`prompt` in Responses",
+        "It is ignored.",
+        "Status 501.",
+        "An answer would ignore the text of the template.",
         r"status 501 for 200",
-        requests=r"responses: (a conversation|a prompt of the platform)",
+        requests=r"responses: a prompt of the platform",
     ),
     Accepted(
         "`background` in Responses",

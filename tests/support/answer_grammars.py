@@ -245,7 +245,7 @@ def accepts(compiler: Compiler, model: Model, made: GenerationParams, text: str)
             return False
         if guide.advance(token):
             return i == len(ids) - 1
-    return guide.allowed is None or bool(model.eog & set(guide.allowed.tolist()))
+    return guide.allowed is None or bool(model.eog & set(guide.allowed.ids.tolist()))
 
 
 def tagged(schema: Any, *, required: bool = True) -> dict[str, Any]:

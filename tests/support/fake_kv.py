@@ -192,7 +192,10 @@ class FakeKV:
 
 class FakeTier:
     """A tier that accepts all texts, and checks that their cells have the right tokens and key. A
-    text is found with its state only after `delay` lookups. Every `fails`th restoration fails."""
+    text is found with its state only after `delay` lookups. Every `fails`th restoration fails. An
+    idle text is worth moving when `rows` have passed over each of its cells."""
+
+    rows = 50
 
     def __init__(self, kv: FakeKV, delay: int = 0, fails: int = 0) -> None:
         self.kv, self.delay, self.fails = kv, delay, fails
@@ -211,7 +214,7 @@ class FakeTier:
         key: Key,
         checkpoints: Sequence[Checkpoint] = (),
         owner: int = 0,
-    ) -> None:
+    ) -> bool:
         cells = self.kv.cells[sequence]
         assert [cell.token for cell in cells] == tokens.tolist()
         assert is_uncut(tokens.tolist())
@@ -223,6 +226,10 @@ class FakeTier:
         self.kept.append((tokens.copy(), key))
         self.owners.append(owner)
         self.hashes.append(BlockHashes())
+        return True
+
+    def is_worth(self, n_tokens: int, n_bytes: int, n_passed: float) -> bool:
+        return n_passed >= self.rows * n_tokens
 
     def restorable(self) -> Iterator[HashedText]:
         for (tokens, key), hashes in zip(reversed(self.kept), reversed(self.hashes), strict=True):

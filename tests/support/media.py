@@ -1,4 +1,4 @@
-"""Images and sounds for tests."""
+"""Images, frames of videos, and sounds for tests."""
 
 import hashlib
 
@@ -14,6 +14,13 @@ def image(seed: int, width: int = 40, height: int = 30) -> Media:
     pixels = squares.repeat(8, axis=0).repeat(8, axis=1)[:height, :width]
     data = np.ascontiguousarray(pixels).tobytes()
     return Media("image", hashlib.sha256(data).digest(), data, width, height)
+
+
+def frames(*seeds: int, width: int = 40, height: int = 30) -> Media:
+    """Returns successive frames of a video, different for each seed."""
+    data = b"".join(image(seed, width, height).data for seed in seeds)
+    digest = hashlib.sha256(data).digest()
+    return Media("image", digest, data, width, height, len(seeds))
 
 
 def sound(seed: int, seconds: float = 3.0, sample_rate: int = 16_000) -> Media:

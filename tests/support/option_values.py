@@ -1,5 +1,6 @@
 """Values of all options for Hypothesis, and their text on the command line and in files."""
 
+import json
 import math
 import string
 from typing import Any, get_args
@@ -42,6 +43,8 @@ FILES = {
     "lookup_cache_dynamic",
     "path",
     "ui_config_file",
+    "tools_dir",
+    "mcp_servers_config",
 }
 
 SINGLE = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False, width=32)
@@ -87,6 +90,12 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
         lambda parts: "".join(f"/{part}" for part in parts)
     ),
     **dict.fromkeys(
+        ("aip_health_route", "aip_predict_route"),
+        st.lists(st.text("az09._~:-", min_size=1), min_size=1, max_size=3).map(
+            lambda parts: "".join(f"/{part}" for part in parts)
+        ),
+    ),
+    **dict.fromkeys(
         ("n_gpu_layers", "n_gpu_layers_draft"),
         st.sampled_from(["auto", "all"]) | st.integers(0, INT32_MAX),
     ),
@@ -113,6 +122,9 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
         st.sampled_from(["example.org", "localhost", "a-b.c", "10.0.0.1", "::1"]), min_size=1
     ).map(tuple),
     "ui_config": st.dictionaries(TEXT, JSON),
+    # The shell needs another program.
+    "tools": st.lists(st.sampled_from(["read_file", "get_info"]), min_size=1).map(tuple),
+    "mcp_servers_json": WORD.map(lambda word: json.dumps({"mcpServers": {"a": {"command": word}}})),
     "spec_synth_rates": st.lists(st.floats(0, 1, width=32, allow_subnormal=False), min_size=1).map(
         lambda rates: tuple(sorted(rates, reverse=True))
     ),
@@ -184,6 +196,9 @@ def chosen(draw: st.DrawFn, candidates: tuple[str, ...] = tuple(GIVEN)) -> dict[
 
 def impossible(given_values: dict[str, Any]) -> bool:
     """True if the options exclude each other. Other tests cover exclusions."""
+    is_open = "*" in given_values.get("allowed_hosts", ()) and "api_key" not in given_values
+    if is_open and given_values.keys() & {"tools", "agent", "mcp_servers_json"}:
+        return True
     try:
         check(compose(Options, given_values))
     except OptionError:

@@ -298,7 +298,7 @@ class Server(DescribedServer):
 
 class PaperDecoder:
     """Accepts any bytes as the expected medium, or as an image; the end of an address is its
-    content. A document has a page of text, and one that is only an image."""
+    content. A document has a page of text, and one that is only an image. A video has a frame."""
 
     def __init__(self) -> None:
         self.sources: list[MediaSource] = []
@@ -325,6 +325,8 @@ class PaperDecoder:
         if source.kind == "document":
             page = Media("image", b"", b"page", 1, 1)
             return Document([data.decode(), page] if self.draws else [data.decode()])
+        if source.kind == "video":
+            return Document(["Video:", Media("image", b"", data, 1, 1), "[0m0.00s]"])
         kind: MediaKind = source.kind or ("audio" if data == b"sound" else "image")
         return Media(kind, b"", data, *((0, 0) if kind == "audio" else (1, 1)))
 

@@ -1,6 +1,7 @@
 """Checks of conversations: OpenAI's chats and responses, Anthropic's messages, Ollama's chats. See
 `checks`."""
 
+import base64
 import json
 from typing import Any
 
@@ -237,6 +238,49 @@ def lines_of_ollama_end_once(server: Server) -> None:
     assert server.ask("/api/generate", text)["prompt_eval_count"] == n
 
 
+def conversations_grow(server: Server) -> None:
+    """The items of a conversation precede the input, and what was said is added at its end."""
+    asked = body("create_response", **AT_ONCE)
+    items = [{"role": "user", "content": "My name is Ann."}]
+    talk = contract.check(server.post("/v1/conversations", {"items": items}))["id"]
+    made = contract.check(server.post("/v1/responses", {**asked, "conversation": talk}))
+    alone = contract.check(server.post("/v1/responses", asked))
+    assert made["usage"]["input_tokens"] > alone["usage"]["input_tokens"], "its items are missing"
+    where = f"/v1/conversations/{talk}"
+    page = contract.check(server.get(f"{where}/items?order=asc"))
+    roles = [each["role"] for each in page["data"] if each["type"] == "message"]
+    assert roles[:2] == ["user", "user"], f"the items of a conversation: {roles}"
+    assert page["data"][2:] == made["output"], "the output isn't at the end of the conversation"
+    contract.check(server.http.delete(where))
+    contract.check(server.get(where), 404)
+
+
+def compactions_are_sealed(server: Server) -> None:
+    """A compacted conversation can be sent on. No client can read or change it."""
+    said = "The number of the room is 5520."
+    items = [{"role": "user", "content": said}]
+    compacted = contract.check(
+        server.post("/v1/responses/compact", {**body("compact_response"), "input": items})
+    )
+    [item] = compacted["output"]
+    sealed = item["encrypted_content"]
+    opened = base64.urlsafe_b64decode(sealed.encode() + b"===")
+    assert b"5520" not in opened, "a compaction can be read by everybody"
+    asked = body("create_response", **AT_ONCE)
+    alone = contract.check(server.post("/v1/responses", {**asked, "input": items}))
+    for content, status in ((sealed, 200), (_with_other_letter(sealed), 400)):
+        sent = [{**item, "encrypted_content": content}, *items]
+        answer = contract.check(server.post("/v1/responses", {**asked, "input": sent}), status)
+        if status == 200:
+            n_tokens = answer["usage"]["input_tokens"]
+            assert n_tokens > alone["usage"]["input_tokens"], "a compaction is not read"
+
+
+def _with_other_letter(sealed: str) -> str:
+    middle = len(sealed) // 2
+    return f"{sealed[:middle]}{'A' if sealed[middle] != 'A' else 'B'}{sealed[middle + 1 :]}"
+
+
 def templates_have_all_messages(server: Server) -> None:
     """The prompt has the text of each message once, in their order."""
     said = ["You are terse 5501.", "First 5502.", "Second 5503.", "Third 5504."]
@@ -257,6 +301,8 @@ OF_CHATS = (
     chats_stop_at_their_stop_strings,
     events_of_responses_are_in_order,
     responses_are_kept,
+    conversations_grow,
+    compactions_are_sealed,
     conversations_are_counted_as_they_are_read,
     events_of_messages_are_in_order,
     errors_of_messages_have_their_form,

@@ -219,6 +219,29 @@ def requests_have_ids(server: Server) -> None:
     assert given[0] != given[1], "two requests with one X-Request-Id"
 
 
+def tools_run_in_their_directory(server: Server) -> None:
+    """Tools have the names of their definitions, and the built-in ones see no file outside."""
+    response = server.get(path("list_server_tools"))
+    if response.status_code == 403:
+        pytest.skip("the server was started without tools")
+    tools = {each["tool"]: each for each in contract.check(response)}
+    for name, tool in tools.items():
+        called = tool["definition"]["function"]["name"]
+        assert called == name, f"the definition of the tool {name} is called {called}"
+    run = path("run_server_tool")
+    contract.check(server.post(run, {"tool": "contract-tests-missing", "params": {}}), 404)
+    if tools.get("read_file", {}).get("type") != "server":
+        assert not isinstance(server, OwnServer), "it was started without this tool"
+        pytest.skip("the server has no built-in tool that reads files")
+    for outside in ("/etc/hosts", "../../../../../../../../etc/hosts", "/proc/self/environ"):
+        result = contract.check(server.post(run, _reading(outside)))
+        assert "error" in result, f"read_file shows {outside}: {result}"
+
+
+def _reading(file: str) -> dict[str, Any]:
+    return {"tool": "read_file", "params": {"path": file}}
+
+
 OF_SERVERS = (
     keys_are_wanted_everywhere,
     keys_are_never_shown,
@@ -233,4 +256,5 @@ OF_SERVERS = (
     adapters_keep_their_scales,
     the_description_is_served,
     requests_have_ids,
+    tools_run_in_their_directory,
 )

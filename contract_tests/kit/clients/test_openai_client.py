@@ -42,12 +42,6 @@ def test_unsupported_operations(client: OpenAI) -> None:
     with pytest.raises(openai.InternalServerError, match="audio") as refused:
         client.audio.transcriptions.create(model=MODEL, file=recording)
     assert refused.value.status_code == 501
-    with pytest.raises(openai.InternalServerError, match="conversations"):
-        client.conversations.create()
-    with pytest.raises(openai.NotFoundError, match="conv_1"):
-        client.conversations.items.list("conv_1")
-    with pytest.raises(openai.InternalServerError, match="compact"):
-        client.responses.compact(model=MODEL, input="Hello")
 
 
 def test_completion(client: OpenAI) -> None:

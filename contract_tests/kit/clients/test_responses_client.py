@@ -12,7 +12,7 @@ from openai.types.responses import Response
 from pydantic import BaseModel
 
 from contract_tests.kit.clients.openai_client import MODEL, client_of
-from contract_tests.kit.server import SECONDS, Server, Start, wait_until
+from contract_tests.kit.server import SECONDS, OwnServer, Server, Start, wait_until
 
 UNTHINKING: Any = {"effort": "none"}
 """Turns reasoning off, because it may be as long as the answer's limit."""
@@ -100,6 +100,100 @@ def test_a_conversation(client: OpenAI) -> None:
     third = client.responses.create(model=MODEL, input=by_hand, max_output_tokens=4)
     assert third.usage is not None
     assert third.usage.input_tokens == second.usage.input_tokens
+
+
+def test_conversations(client: OpenAI) -> None:
+    talk = client.conversations.create(
+        metadata={"topic": "names"},
+        items=[{"type": "message", "role": "user", "content": "My name is Ann."}],
+    )
+    assert (talk.object, talk.metadata) == ("conversation", {"topic": "names"})
+    first = client.responses.create(**OPTIONS, input="What is it?", conversation=talk.id)
+    assert first.conversation is not None
+    assert first.conversation.id == talk.id
+    stream = client.responses.create(
+        **OPTIONS, input="Again?", conversation={"id": talk.id}, stream=True
+    )
+    second = list(stream)[-1]
+    assert second.type in ("response.completed", "response.incomplete")
+    items = list(client.conversations.items.list(talk.id, order="asc", limit=2))
+    assert [each.id for each in items[2:]] == [
+        *(each.id for each in first.output),
+        items[2 + len(first.output)].id,
+        *(each.id for each in second.response.output),
+    ]
+    assert first.usage is not None
+    by_hand = client.responses.create(
+        **OPTIONS,
+        input=[{"role": "user", "content": t} for t in ("My name is Ann.", "What is it?")],
+    )
+    assert by_hand.usage is not None
+    assert by_hand.usage.input_tokens == first.usage.input_tokens
+    added = client.conversations.items.create(
+        talk.id,
+        items=[{"role": "user", "content": "Bye"}],
+        include=["message.input_image.image_url"],
+    )
+    found = client.conversations.items.retrieve(added.first_id, conversation_id=talk.id)
+    assert found.type == "message"
+    assert client.conversations.items.delete(found.id, conversation_id=talk.id).id == talk.id
+    with pytest.raises(openai.NotFoundError):
+        client.conversations.items.retrieve(found.id, conversation_id=talk.id)
+    assert client.conversations.update(talk.id, metadata={"a": "b"}).metadata == {"a": "b"}
+    assert client.conversations.retrieve(talk.id).metadata == {"a": "b"}
+    deleted = client.conversations.delete(talk.id)
+    assert (deleted.id, deleted.object, deleted.deleted) == (talk.id, "conversation.deleted", True)
+    for call in (
+        lambda: client.conversations.retrieve(talk.id),
+        lambda: client.responses.create(**OPTIONS, input="Hello", conversation=talk.id),
+    ):
+        with pytest.raises(openai.NotFoundError):
+            call()
+    assert client.responses.retrieve(first.id).conversation == first.conversation
+
+
+def test_compaction(client: OpenAI) -> None:
+    """The item of a compacted conversation is sent on in the place of the conversation."""
+    compacted = client.responses.compact(model=MODEL, input="The code word is slate.")
+    [item] = compacted.output
+    assert item.type == "compaction"
+    assert compacted.usage.output_tokens > 0
+    sent: Any = [item.model_dump(), {"role": "user", "content": "Which word?"}]
+    response = client.responses.create(**OPTIONS, input=sent)
+    assert response.output_text
+    sent[0]["encrypted_content"] = "c" * len(item.encrypted_content)
+    with pytest.raises(openai.BadRequestError, match="has changed"):
+        client.responses.create(**OPTIONS, input=sent)
+
+
+def test_sealed_reasoning(client: OpenAI, server: Server) -> None:
+    """Codex sends reasoning back without its text."""
+    options: Any = {"model": MODEL, "store": False, "include": ["reasoning.encrypted_content"]}
+    thinking = {**SEED, "reasoning_budget_tokens": 8, "thinking_forced_open": True}
+    made = client.responses.create(
+        **options, input="Hello", max_output_tokens=48, extra_body=thinking
+    )
+    thoughts = [each for each in made.output if each.type == "reasoning"]
+    if not thoughts:
+        assert not isinstance(server, OwnServer), "its thoughts are forced"
+        pytest.skip("the model has not reasoned")
+    [thought] = thoughts
+    assert thought.encrypted_content
+    text = thought.to_dict()
+
+    def counted(**changes: Any) -> int:
+        item = {**text, **changes}
+        answer = {"role": "assistant", "content": "Hi"}
+        input: Any = [{"role": "user", "content": "Hello"}, item, answer]
+        return client.responses.input_tokens.count(model=MODEL, input=input).input_tokens
+
+    sealed = thought.encrypted_content
+    whole = counted()
+    assert counted(content=None) == counted(encrypted_content=None) == whole
+    forged = sealed[:-6] + ("AAAAAA" if sealed[-6:] != "AAAAAA" else "BBBBBB")
+    assert counted(content=None, encrypted_content=forged) == counted(
+        content=None, encrypted_content=None
+    )
 
 
 def test_in_the_background(client: OpenAI) -> None:

@@ -373,6 +373,7 @@ def test_slots_show_their_work(small: Server) -> None:
     assert slot["next_token"]["n_decoded"] + slot["next_token"]["n_remain"] == 200
     [slot] = small.wait_until_idle()
     assert slot["next_token"]["n_decoded"] == 200
+    assert slot["next_token"]["n_remain"] == -1, "nothing is left of the budget of a past request"
     assert slot["n_prompt_tokens"] == n + 199, "the last token was not read again"
 
 

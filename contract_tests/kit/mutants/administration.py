@@ -146,3 +146,37 @@ def scales_are_forgotten() -> Mutation:
         return await pass_on(request.with_json(old))
 
     return mutation
+
+
+# ---- tools -----------------------------------------------------------------------------------
+
+
+@MUTANTS.caught_by(servers.tools_run_in_their_directory, "is called", as_described=True)
+def definitions_of_tools_have_other_names() -> Mutation:
+    """The name in a tool's definition, which a model calls, isn't the tool's."""
+    renamed = at("*.definition.function.name", lambda name: f"{name}_tool")
+    return plain(renamed, "list_server_tools")
+
+
+@MUTANTS.caught_by(
+    servers.tools_run_in_their_directory, "expected 404, got .* 200", as_described=True
+)
+def unknown_tools_succeed() -> Mutation:
+    """A call of a tool that doesn't exist has an empty result."""
+
+    def change(request: Request, answer: Answer) -> Answer:
+        if answer.status != 404:
+            return answer
+        return Answer.of(200, {"plain_text_response": ""})
+
+    return answers(change, "run_server_tool")
+
+
+@MUTANTS.caught_by(servers.tools_run_in_their_directory, "shows /etc/hosts", as_described=True)
+def failed_tools_succeed() -> Mutation:
+    """The reason of a tool's failure is sent as its result."""
+
+    def change(result: dict[str, Any]) -> dict[str, Any]:
+        return {"plain_text_response": result["error"]} if "error" in result else result
+
+    return plain(change, "run_server_tool")

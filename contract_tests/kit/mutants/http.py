@@ -285,12 +285,11 @@ def an_operation_is_not_described() -> Mutation:
 
 @MUTANTS.caught_by(servers.unsupported_operations_say_so, "answers 200", as_described=True)
 def what_is_not_there_pretends() -> Mutation:
-    """`POST /v1/responses/compact`, which is described as unsupported, answers with an empty
-    list."""
+    """`POST /cors-proxy`, which is described as unsupported, answers with an empty page."""
 
     async def mutation(request: Request, pass_on: PassOn) -> Answer:
-        if request.operation == "compact_response":
-            return Answer.of(200, {"output": []})
+        if request.operation == "post_through_proxy":
+            return Answer.of(200, "")
         return await pass_on(request)
 
     return mutation

@@ -1,11 +1,12 @@
 """OpenAI's responses."""
 
+import base64
 import itertools
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from contract_tests.kit.checks import chats, generation
-from contract_tests.kit.mutants.exchange import Answer, Event, Mutation, PassOn, Request
+from contract_tests.kit.mutants.exchange import Answer, Event, Mutation, PassOn, Request, dumps
 from contract_tests.kit.mutants.mutant import Mutants
 from contract_tests.kit.mutants.mutations import at, bodies, documents, events, plain, streams
 
@@ -111,6 +112,71 @@ def responses_do_not_count_their_prompt() -> Mutation:
 def responses_are_forgotten() -> Mutation:
     """A response with `store: true` isn't stored."""
     return bodies(lambda body: {**body, "store": False}, RESPONSE)
+
+
+@MUTANTS.caught_by(chats.conversations_grow, "are missing", as_described=True)
+def conversations_are_not_read() -> Mutation:
+    """`conversation` is ignored."""
+
+    def change(body: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in body.items() if key != "conversation"}
+
+    return bodies(change, RESPONSE)
+
+
+@MUTANTS.caught_by(chats.conversations_grow, "the items of a conversation", as_described=True)
+def conversations_do_not_grow() -> Mutation:
+    """A response isn't added to its conversation."""
+
+    def change(body: dict[str, Any]) -> dict[str, Any]:
+        return {**body, "store": False} if "conversation" in body else body
+
+    return bodies(change, RESPONSE)
+
+
+@MUTANTS.caught_by(chats.compactions_are_sealed, "read by everybody", as_described=True)
+def compactions_are_readable() -> Mutation:
+    """A compaction is the input in Base64."""
+    said = ""
+
+    async def mutation(request: Request, pass_on: PassOn) -> Answer:
+        nonlocal said
+        answer = await pass_on(request)
+        if request.operation != "compact_response" or not answer.is_success:
+            return answer
+        said = base64.urlsafe_b64encode(dumps(request.json).encode()).decode()
+        return await answer.changed_json(at("output.*", of_item))
+
+    def of_item(item: dict[str, Any]) -> dict[str, Any]:
+        return {**item, "encrypted_content": said} if item["type"] == "compaction" else item
+
+    return mutation
+
+
+def _without_compactions(items: Any) -> Any:
+    if not isinstance(items, list):
+        return items
+    return [each for each in items if each.get("type") != "compaction"]
+
+
+@MUTANTS.caught_by(chats.compactions_are_sealed, "is not read", as_described=True)
+def compactions_are_not_read() -> Mutation:
+    """Compactions in the input are ignored, changed ones as well."""
+    return bodies(at("input", _without_compactions), RESPONSE)
+
+
+@MUTANTS.caught_by(chats.compactions_are_sealed, "expected 400, got .* 200", as_described=True)
+def changed_compactions_are_accepted() -> Mutation:
+    """A compaction that the server didn't make is ignored, and the request is answered."""
+
+    async def mutation(request: Request, pass_on: PassOn) -> Answer:
+        answer = await pass_on(request)
+        if request.operation != RESPONSE or answer.status != 400:
+            return answer
+        other = at("input", _without_compactions)(request.json)
+        return await pass_on(request.with_json(other))
+
+    return mutation
 
 
 @MUTANTS.caught_by(chats.responses_are_kept, "expected 404, got .* 200", as_described=True)

@@ -369,14 +369,22 @@ def own(module_server: Start) -> Server:
 def test_progress_of_the_prompt(name: str, own: Server, server: Server) -> None:
     long = " ".join(f"word{i}" for i in range(60))
     request = with_text(name, long, return_progress=True, cache_prompt=False)
+    request["timings_per_token"] = True
     streamed = documents(own, name, request)
     progress = [each["prompt_progress"] for each in streamed if "prompt_progress" in each]
     n_prompt = progress[0]["total"]
     assert len(progress) == 1 + math.ceil(n_prompt / 64)
     assert [each["processed"] for each in progress] == [*range(0, n_prompt, 64), n_prompt]
     assert {(each["total"], each["cache"]) for each in progress} == {(n_prompt, 0)}
+    if name in ("create_completion", "create_infill"):
+        assert {each["tokens_evaluated"] for each in streamed} == {n_prompt}
     times = [each["time_ms"] for each in progress]
     assert times == sorted(times)
+    timings = [each["timings"] for each in streamed if {"prompt_progress", "timings"} <= {*each}]
+    if timings:  # they are of the tokens that are evaluated already
+        assert [each["prompt_n"] for each in timings] == [each["processed"] for each in progress]
+        assert (timings[0]["prompt_ms"], timings[0]["prompt_per_token_ms"]) == (0, 0)
+        assert {(each["predicted_n"], each["predicted_ms"]) for each in timings} == {(0, 0)}
     spoken = [i for i, each in enumerate(streamed) if text_of(each)]
     last_told = max(i for i, each in enumerate(streamed) if "prompt_progress" in each)
     assert last_told < min(spoken, default=len(streamed))

@@ -175,10 +175,11 @@ def test_usage_and_names(embedder: Server) -> None:
 
 def test_inputs_that_are_too_long(bert: Server) -> None:
     error = contract.check(bert.post("/embedding", {"content": "x " * 80}), 500)["error"]
-    assert "too large" in error["message"]
+    assert "is too large to process" in error["message"]
     assert "--ubatch-size is 64" in error["message"]
     error = contract.check(bert.post("/embedding", {"content": "x " * 200}), 400)["error"]
     assert (error["type"], error["n_prompt_tokens"]) == ("exceed_context_size_error", 202)
+    assert "is too large to process" in error["message"], "clients of embeddings search for it"
     assert error["n_ctx"] == bert.get("/props").json()["default_generation_settings"]["n_ctx"]
 
 
