@@ -94,14 +94,16 @@ class McpSession:
             return self.redacted(error.error.message) or "the call failed", True
         except (ValidationError, RuntimeError, ValueError):
             return "the answer of the MCP server is not valid", True
-        text = cut(text_of(result))
+        text = text_of(result)
         if result.is_error:
-            return self.redacted(text, MAX_RESULT) or "the tool failed", True
-        return text, False
+            return cut(self._without_secrets(text)) or "the tool failed", True
+        return cut(text), False
 
-    def redacted(self, text: str, most: int = _MAX_REASON) -> str:
+    def redacted(self, text: str) -> str:
         """Returns `text`, shortened, without the values of the server's `env` and `headers`."""
-        text = text[:most]
+        return self._without_secrets(text)[:_MAX_REASON]
+
+    def _without_secrets(self, text: str) -> str:
         for secret in reversed(self._secrets):
             if len(secret) >= _SHORTEST:
                 text = text.replace(secret, "***")

@@ -307,8 +307,7 @@ def told_measures(source: Source) -> Found:
     for key in source.some(known, source.number(1, 2)):
         patterns, units = MEASURES[key]
         fields[key] = source.integer(1, 999)
-        subject = source.one(("the", "this", "our", "a")) if not said else "it"
-        subject = f"{subject} {thing}" if not said else subject
+        subject = "it" if said else f"{source.one(('the', 'this', 'our', 'a'))} {thing}"
         said.append(
             filled(source.one(patterns), thing=subject, n=f"{fields[key]}{source.one(units)}")
         )
