@@ -126,6 +126,8 @@ ANTHROPIC = ["create_message", "count_message_tokens"]
 GEMINI = [name for name in BODIES if "gemini" in name]
 """The operations in Google's format, errors included. Model and streaming are given by the path,
 not the body; see test_gemini.py."""
+GENERATING_GEMINI = [name for name in GEMINI if "content" in name]
+"""Those of them that generate."""
 GENERATING = [name for name in STREAMING if name not in (*RESPONSES, *ANTHROPIC)]
 """The operations in the native format, or with choices."""
 COUNTING = [

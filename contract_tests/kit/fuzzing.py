@@ -29,6 +29,7 @@ from contract_tests.kit.bodies import (
     EMBEDDING,
     ENDLESS,
     GEMINI,
+    GENERATING_GEMINI,
     OLLAMA_EMBEDDING,
     REFUSED,
     RERANKING,
@@ -293,13 +294,11 @@ def bound(case: Case[Any]) -> None:
     Not a `map_case` hook: those are not called for the cases of the coverage phase. A body is only
     replaced if it changes: Schemathesis then no longer knows a valid one among invalid requests.
     """
-    raw = case.operation.definition.raw
-    if isinstance(case.body, dict) and raw["operationId"] in STREAMING:
-        case.body = with_bounded_length(case.body)
-    if isinstance(case.body, dict) and raw["operationId"] == "create_ollama_generation":
-        case.body = with_bounded_options(case.body)
-    if (timed := with_time(case.body)) is not case.body:
-        case.body = timed
+    if isinstance(case.body, dict):
+        name = case.operation.definition.raw["operationId"]
+        bounded = with_time(with_bounded_answer(name, case.body))
+        if bounded is not case.body:
+            case.body = bounded
     for name in TIME_LIMIT_HEADERS:
         if name in case.headers and _is_short(_number(case.headers[name])):
             case.headers[name] = str(MIN_MS)
@@ -332,12 +331,22 @@ def _number(value: Any) -> float:
         return 0.0
 
 
-def with_bounded_length(body: Mapping[str, Any]) -> dict[str, Any]:
+def with_bounded_answer(operation_id: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Returns the body with limits of `N_PREDICT` tokens and `N_TEXTS` texts, unless it tries an
+    invalid number. The body of an operation that generates nothing is returned as it is."""
+    if operation_id in GENERATING_GEMINI:
+        return _with_bounded_config(body)
+    if operation_id == "create_ollama_generation":
+        return _with_bounded_options(body)
+    return _with_bounded_length(body) if operation_id in STREAMING else body
+
+
+def _with_bounded_length(body: dict[str, Any]) -> dict[str, Any]:
     body = {**body}
     if isinstance(body.get("options"), dict) and _is_number(body["options"].get("num_predict")):
         body["options"] = {**body["options"], "num_predict": N_PREDICT}
     for name in ("n", "n_cmpl", "best_of"):
-        if _is_number(body.get(name)) and N_TEXTS < body[name] <= 1024:
+        if _is_many(body.get(name)):
             body[name] = N_TEXTS
     given = body.get("n_predict")
     valid = given is None or (_is_number(given) and -1 <= given < 2**31)
@@ -346,16 +355,34 @@ def with_bounded_length(body: Mapping[str, Any]) -> dict[str, Any]:
     return {**body, "n_predict": N_PREDICT}
 
 
-def with_bounded_options(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the body with a limit in `options`, for operations where only `options` can have
-    one."""
+def _with_bounded_options(body: dict[str, Any]) -> dict[str, Any]:
+    """Only `options` can have a limit."""
     options = body.get("options")
     if not isinstance(options, dict | None):
-        return {**body}
+        return body
     given = (options or {}).get("num_predict")
     if given is None or (_is_number(given) and -2 <= given < 2**31):
         return {**body, "options": {**(options or {}), "num_predict": N_PREDICT}}
-    return {**body}
+    return body
+
+
+def _with_bounded_config(body: dict[str, Any]) -> dict[str, Any]:
+    """Google's limits are in `generationConfig`."""
+    bounded = body.get("generationConfig", {})
+    if not isinstance(bounded, dict):
+        return body
+    bounded = {**bounded}
+    if _is_many(bounded.get("candidateCount")):
+        bounded["candidateCount"] = N_TEXTS
+    given = bounded.get("maxOutputTokens")
+    if given is None or (_is_number(given) and -1 <= given < 2**31 and int(given) != 0):
+        bounded["maxOutputTokens"] = N_PREDICT
+    return {**body, "generationConfig": bounded}
+
+
+def _is_many(n: Any) -> bool:
+    """True for a valid number of texts beyond `N_TEXTS`."""
+    return _is_number(n) and N_TEXTS < n <= 1024
 
 
 def _is_number(value: Any) -> bool:

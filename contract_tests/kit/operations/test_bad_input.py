@@ -26,12 +26,7 @@ from contract_tests.kit.bodies import (
     path,
     with_text,
 )
-from contract_tests.kit.fuzzing import (
-    in_full,
-    settings,
-    with_bounded_length,
-    with_bounded_options,
-)
+from contract_tests.kit.fuzzing import in_full, settings, with_bounded_answer
 from contract_tests.kit.server import Server
 
 DOCUMENTED_REFUSALS = (400, 404, 501)
@@ -97,11 +92,7 @@ def values_for(name: str, field: str) -> list[Any]:
 def test_every_field_with_every_kind_of_value(name: str, server: Server) -> None:
     for field, schema in fields(name).items():
         for value in values_for(name, field):
-            request = body(name, **{field: value})
-            if name in STREAMING:
-                request = with_bounded_length(request)
-            if name == "create_ollama_generation":
-                request = with_bounded_options(request)
+            request = with_bounded_answer(name, body(name, **{field: value}))
             response = server.post(path(name), request)
             if response.status_code == 503 and "ms" in field:
                 contract.check(response, 503)  # a time limit that is too short
