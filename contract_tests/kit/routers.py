@@ -20,6 +20,17 @@ def models(server: Server) -> dict[str, Any]:
     return {model["id"]: model for model in server.get("/models").json()["data"]}
 
 
+def lasting(model: dict[str, Any]) -> dict[str, Any]:
+    """Returns a model of the list without its memory, which may change between two requests."""
+    return {name: value for name, value in model.items() if name != "memory"}
+
+
+def lasting_list(server: Server, path: str) -> dict[str, Any]:
+    """Returns the answer of a path with the list of models, without their memory."""
+    listed = contract.check(server.get(path))
+    return {**listed, "data": [lasting(model) for model in listed["data"]]}
+
+
 def status(server: Server, name: str) -> Any:
     return models(server)[name]["status"]
 

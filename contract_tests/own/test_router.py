@@ -28,7 +28,15 @@ from contract_tests.kit.bodies import (
     with_query,
 )
 from contract_tests.kit.events import text_of
-from contract_tests.kit.routers import LOADED, UNLOADED, loaded, models, set_status, status
+from contract_tests.kit.routers import (
+    LOADED,
+    UNLOADED,
+    lasting_list,
+    loaded,
+    models,
+    set_status,
+    status,
+)
 from contract_tests.kit.server import OwnServer, Server, Start
 from contract_tests.kit.situations import send, send_with_query
 from contract_tests.own.launching import outcome
@@ -351,9 +359,9 @@ def test_the_error_for_an_unknown_model_has_the_format_of_the_api(router: OwnSer
 def test_the_list(router: OwnServer, zoo: Zoo) -> None:
     set_status(router, FIM, UNLOADED)
     set_status(router, CHAT, LOADED)
-    listed = contract.check(router.get("/models"))
-    assert contract.check(router.get("/v1/models")) == listed
-    assert contract.check(router.get("/api/tags")) == listed
+    listed = lasting_list(router, "/models")
+    assert lasting_list(router, "/v1/models") == listed
+    assert lasting_list(router, "/api/tags") == listed
     assert [model["id"] for model in listed["data"]] == sorted([MODEL, *NAMES])
     assert [model["name"] for model in listed["models"]] == sorted([MODEL, *NAMES])
     found = models(router)
