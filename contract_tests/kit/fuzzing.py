@@ -205,8 +205,8 @@ def _light(max_examples: int) -> list[dict[str, Any]]:
     phases = {"coverage": {"enabled": False}}
     generation = {"max-examples": min(LIGHT, max_examples)}
     few = {"include-operation-id": [*ALIASES, *REFUSED], "generation": generation, "phases": phases}
-    # Operations that count tokens accept the bodies of another operation.
-    return [few, {"include-operation-id": COUNTING, "phases": phases}]
+    # Operations that count tokens, and compaction, accept the bodies of another operation.
+    return [few, {"include-operation-id": [*COUNTING, "compact_response"], "phases": phases}]
 
 
 def _allowing(*statuses: int) -> dict[str, Any]:
