@@ -67,7 +67,7 @@ export function replace(element, ...children) {
 }
 
 let pressed = null; // the element on which the user holds a pointer down
-const due = new Map(); // by list: its new children
+const due = new Map(); // by list: the function that makes its children
 addEventListener("pointerdown", ({ target }) => { pressed = target; }, true);
 for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => setTimeout(released), true);
 
@@ -75,17 +75,20 @@ function released() {
   pressed = null;
   const lists = [...due];
   due.clear();
-  for (const [list, children] of lists) redraw(list, ...children);
+  for (const [list, make] of lists) redraw(list, make);
 }
 
-// Replaces the children of a list of buttons. The button with the same `data-key` keeps the focus. While
-// the user presses one of the buttons, they stay: the click would not reach a replaced button.
-export function redraw(list, ...children) {
+// Replaces the children of a list of buttons by those that `make` returns; if it returns null, they stay.
+// The button with the same `data-key` keeps the focus. While the user presses one of the buttons, they
+// stay until its end: the click would not reach a replaced button.
+export function redraw(list, make) {
   if (list.contains(pressed)) {
-    due.set(list, children);
+    due.set(list, make);
     return;
   }
   due.delete(list);
+  const children = make();
+  if (!children) return;
   const focused = list.contains(document.activeElement) ? document.activeElement.dataset.key : "";
   replace(list, ...children);
   if (focused) [...list.querySelectorAll("[data-key]")].find((each) => each.dataset.key === focused)?.focus();

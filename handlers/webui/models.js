@@ -168,7 +168,7 @@ export function modelPicker(models) {
     dot.className = `dot ${models.router ? status : "loaded"}`;
     opener.title = models.router ? `${models.name}: ${status}` : models.name;
     opener.setAttribute("aria-label", `Model: ${models.name || "none"}${models.router ? `, ${status}` : ""}`);
-    redraw(list, models.list.map((each) => row(models, each, () => { toggle(false); opener.focus(); })));
+    redraw(list, () => models.list.map((each) => row(models, each, () => { toggle(false); opener.focus(); })));
   }
   models.addEventListener("change", draw);
   draw();

@@ -29,13 +29,17 @@ export class Sidebar {
   }
 
   draw() {
-    if (this.renaming) return; // its end draws the list
+    redraw(this.list, () => (this.renaming ? null : this.groups())); // the end of renaming draws the list
+  }
+
+  // Returns the conversations that match the search, by their age.
+  groups() {
     const words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const found = this.conversations.filter((each) => matches(each, words));
     const groups = Map.groupBy ? Map.groupBy(found, age) : grouped(found);
-    redraw(this.list, [...groups].map(([name, members]) => h("section", {},
-      h("h2", {}, name), h("ul", {}, members.map((each) => this.item(each))))),
-    found.length ? null : h("p", { class: "empty" }, words.length ? "Nothing found" : "No conversations yet"));
+    if (!found.length) return [h("p", { class: "empty" }, words.length ? "Nothing found" : "No conversations yet")];
+    return [...groups].map(([name, members]) => h("section", {},
+      h("h2", {}, name), h("ul", {}, members.map((each) => this.item(each)))));
   }
 
   item(conversation) {

@@ -75,6 +75,8 @@ def test_the_last_action_is_stored(visit: Visit, plain: OwnServer) -> None:
 
 _REDRAW = "document.querySelector('#sidebar input').dispatchEvent(new Event('input'))"
 """Draws the list of conversations again, as the page does when it has stored an answer."""
+_TIMERS = "new Promise((done) => setTimeout(done))"
+"""Waits for the timers that are due."""
 
 
 def test_the_list_can_be_used_while_it_is_drawn(visit: Visit, plain: OwnServer) -> None:
@@ -104,6 +106,23 @@ def test_the_list_can_be_used_while_it_is_drawn(visit: Visit, plain: OwnServer) 
     expect(visit.find(".conversation")).to_have_text(["More", "One"])
     visit.reload()
     expect(visit.find(".conversation")).to_have_text(["More", "One"])
+
+
+def test_the_list_is_drawn_while_a_title_is_edited(visit: Visit, plain: OwnServer) -> None:
+    """The list that is due since the button was pressed doesn't replace the field."""
+    visit.open(plain.url)
+    visit.script([{"content": "ok"}])
+    visit.ask("One")
+    visit.page.get_by_role("button", name="Rename One").hover()
+    visit.page.mouse.down()
+    visit.page.evaluate(_REDRAW)
+    visit.page.mouse.up()
+    visit.page.evaluate(_TIMERS)
+    title = visit.page.get_by_label("Title")
+    expect(title).to_be_focused()
+    title.fill("More")
+    visit.page.keyboard.press("Enter")
+    expect(visit.find(".conversation")).to_have_text(["More"])
 
 
 def test_a_deletion_can_be_undone(visit: Visit, plain: OwnServer) -> None:
