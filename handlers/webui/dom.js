@@ -78,8 +78,8 @@ function released() {
   for (const [list, make] of lists) redraw(list, make);
 }
 
-// Replaces the children of a list of buttons by those that `make` returns; if it returns null, they stay.
-// The button with the same `data-key` keeps the focus. While the user presses one of the buttons, they
+// Replaces the children of a list of buttons by the elements that `make` returns; if it returns null, they
+// stay. The button with the same `data-key` keeps the focus. While the user presses one of the buttons, they
 // stay until its end: the click would not reach a replaced button.
 export function redraw(list, make) {
   if (list.contains(pressed)) {
