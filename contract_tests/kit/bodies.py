@@ -127,7 +127,7 @@ GEMINI = [name for name in BODIES if "gemini" in name]
 """The operations in Google's format, errors included. Model and streaming are given by the path,
 not the body; see test_gemini.py."""
 GENERATING_GEMINI = [name for name in GEMINI if "content" in name]
-"""Those of them that generate."""
+"""The operations in Google's format that generate."""
 GENERATING = [name for name in STREAMING if name not in (*RESPONSES, *ANTHROPIC)]
 """The operations in the native format, or with choices."""
 COUNTING = [
